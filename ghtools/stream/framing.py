@@ -54,7 +54,6 @@ def _check(kind: str, name: str, want: str, value: object) -> None:
         raise ValueError(f"field {name} of {kind} is {type(value).__name__}, not {want}")
 
 
-@cache
 def _schema(cls: type[Record]) -> tuple[dict[str, str], dict[str, np.dtype[Any]]]:
     """Plain fields with their type's text, and columns with their dtype."""
     cols = {name: np.dtype(dtype) for name, dtype in columns(cls).items()}
