@@ -251,7 +251,104 @@ class Alert(Record):
     lost_ns: int = doc("recovered: what it cost", default=0)
 
 
-KINDS: dict[str, type[Record]] = {r.kind: r for r in (Head, End, Job, Comm, Calls, Iters, Period, Change, Alert)}
+@dataclass(kw_only=True, eq=False)
+class Suspect(Record):
+    """A rank, link or group that may be slow (or stalled), with the evidence for it."""
+
+    kind: ClassVar[str] = "suspect"
+    made_by: ClassVar[str] = "gh-profile, gh-import"
+    what: str = doc("rank, link, group, host or none", default="rank")
+    ranks: list[int] = doc("the ranks it is about; a link: sender, receiver", default_factory=list)
+    hosts: list[str] = doc("their hosts, where known", default_factory=list)
+    comm: int = doc("the communicator it was seen on, 0 = several", default=0)
+    cause: str = doc(
+        "compute, communication, input, imbalance, host pause, common, stalled or unknown", default="unknown"
+    )
+    verdict: str = doc("attributed, cleared or inconclusive", default="inconclusive")
+    ratio: float = doc("how many times slower than its peers, 0 = not measured", default=0.0)
+    iters: int = doc("iterations of evidence", default=0)
+    t_ns: int = doc("when it was said", default=0)
+    text: str = doc("one sentence for people", default="")
+    evidence: dict[str, Any] = doc("the numbers behind it", default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class Gemm(Record):
+    """One measured matrix multiplication or memory bandwidth test of one device."""
+
+    kind: ClassVar[str] = "gemm"
+    made_by: ClassVar[str] = "gh-validate-gemm"
+    rank: int = doc("global rank, -1 = none", default=-1)
+    host: str = doc("host name", default="")
+    device: str = doc("cpu, or the UUID of a GPU", default="")
+    test: str = doc("gemm or bandwidth", default="gemm")
+    dtype: str = doc("element type", default="")
+    size: int = doc("matrix edge, or bytes moved", default=0)
+    repeat: int = doc("number of the repeat, from 0", default=0)
+    dur_ns: int = doc("how long it took", default=0)
+    rate: float = doc("TFLOP/s (gemm) or GB/s (bandwidth)", default=0.0)
+    t_ns: int = doc("when it began", default=0)
+    status: str = doc("ok, skipped or failed", default="ok")
+    facts: dict[str, Any] = doc(
+        "clocks, throttling, temperature, switches; what explains a number", default_factory=dict
+    )
+
+
+@dataclass(kw_only=True, eq=False)
+class Link(Record):
+    """One measured transfer between ranks, nodes or devices."""
+
+    kind: ClassVar[str] = "link"
+    made_by: ClassVar[str] = "gh-validate-ring, gh-import"
+    test: str = doc("sendrecv, all_reduce, ...", default="sendrecv")
+    ends: list[str] = doc("the two or more ends: rank, host or node names", default_factory=list)
+    ranks: list[int] = doc("their ranks, empty = not known", default_factory=list)
+    type: str = doc("nvlink, pcie, network, loopback or unknown", default="unknown")
+    bytes: int = doc("message size", default=0)
+    repeat: int = doc("number of the repeat, from 0", default=0)
+    dur_ns: int = doc("how long one transfer took", default=0)
+    algbw_gbps: float = doc("bytes / time, in GB/s (1e9), as nccl-tests", default=0.0)
+    busbw_gbps: float = doc("bus bandwidth in GB/s, as nccl-tests", default=0.0)
+    step: int = doc("pass of the schedule, from 0", default=0)
+    t_ns: int = doc("when it began", default=0)
+    status: str = doc("ok, skipped, failed or no result", default="ok")
+    facts: dict[str, Any] = doc("devices, interfaces, GPUs per node and what else is known", default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class Finding(Record):
+    """A suspect that a test confirmed or cleared."""
+
+    kind: ClassVar[str] = "finding"
+    made_by: ClassVar[str] = "gh-validate-gemm, gh-validate-ring"
+    what: str = doc("rank, link, host or device", default="rank")
+    ranks: list[int] = doc("the ranks it is about", default_factory=list)
+    hosts: list[str] = doc("their hosts", default_factory=list)
+    cause: str = doc("as in suspect", default="unknown")
+    verdict: str = doc("confirmed, cleared or could not tell", default="could not tell")
+    ratio: float = doc("how many times slower the test found it, 0 = not measured", default=0.0)
+    by: str = doc("the test that says so", default="")
+    t_ns: int = doc("when it was said", default=0)
+    text: str = doc("one sentence for people", default="")
+    evidence: dict[str, Any] = doc("the numbers behind it", default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class Sample(Record):
+    """A batch of one metric series."""
+
+    kind: ClassVar[str] = "sample"
+    made_by: ClassVar[str] = "gh-watch, gh-import"
+    metric: str = doc("name of the metric", default="")
+    unit: str = doc("its unit, empty = not known", default="")
+    labels: dict[str, Any] = doc("hostname, uuid, rank and what else names the series", default_factory=dict)
+    t_ns: Array = col("<i8", "time of each sample")
+    value: Array = col("<f8", "its value; NaN = no data")
+
+
+KINDS: dict[str, type[Record]] = {
+    r.kind: r for r in (Head, End, Job, Comm, Calls, Iters, Period, Change, Suspect, Gemm, Link, Finding, Alert, Sample)
+}
 
 
 @dataclass(kw_only=True, eq=False)
