@@ -249,6 +249,7 @@ class Alert(Record):
     said_index: int = doc("iteration at which it was confirmed", default=0)
     n_iters: int = doc("recovered: iterations the episode lasted", default=0)
     lost_ns: int = doc("recovered: what it cost", default=0)
+    lost_pct: float = doc("recovered: the same as a share of the time the episode took, per cent", default=0.0)
 
 
 @dataclass(kw_only=True, eq=False)
