@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GH_SHIM_H
+#define GH_SHIM_H
+
+/* What the shim's files know of each other. Hooks know nothing of the ring's layout, the ring knows nothing
+ * of the hooks: hooks call gh_call(), gh_comm_*() and gh_resolve(), and that is all. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ops.h"
+
+#define GH_LIKELY(x) __builtin_expect(!!(x), 1)
+#define GH_UNLIKELY(x) __builtin_expect(!!(x), 0)
+/* A preloaded library is there when the process starts, so its thread-locals can have a fixed place. */
+#define GH_TLS _Thread_local __attribute__((tls_model("initial-exec")))
+
+/* main.c */
+extern bool gh_disabled; /* a second copy of the shim in this process, or GHT_OFF=1: only forward */
+
+/* rank_env.c: who this process is, from its environment (DESIGN section 4). -1 = not said. */
+struct gh_rank {
+    int rank, local_rank, world_size, node_rank, restart_count;
+};
+void gh_rank_read(struct gh_rank *out);
+
+/* identity.c */
+void gh_job_id(char *out, unsigned long cap);                  /* job id, safe as a directory name */
+void gh_job_safe(char *out, unsigned long cap, const char *in); /* the same made of any text */
+uint64_t gh_start_ticks(int pid);                              /* 0 = no such process */
+uint64_t gh_hash(const void *data, unsigned long n, uint64_t seed);
+uint64_t gh_hash2(uint64_t a, uint64_t b);
+
+/* ring.c */
+struct gh_call {
+    uint64_t comm, lane;
+    int64_t bytes;
+    int32_t peer;
+    uint16_t flags;
+    uint8_t op, dtype;
+};
+bool gh_ring_open(int comm_rank, int comm_size); /* at the first communicator; false = pass through */
+void gh_ring_release(void);                      /* in a forked child */
+void gh_ring_end(void);                          /* at exit */
+void gh_call(const struct gh_call *call);        /* the hot path: record one call now */
+void gh_ring_backend(uint32_t backend, const char *path);
+
+/* comm.c: handles (ncclComm_t, ProcessGroupGloo*) and the table of communicators in the ring */
+struct gh_comm_info {
+    uint64_t id;
+    int32_t size, comm_rank;
+};
+void gh_comm_add(const void *handle, uint64_t id, uint64_t parent, int size, int comm_rank, uint32_t backend,
+                 const char *name);
+bool gh_comm_find(const void *handle, struct gh_comm_info *out); /* hot path */
+void gh_comm_name(const void *handle, const char *name);
+void gh_comm_drop(const void *handle);
+uint32_t gh_comm_next_child(const void *handle); /* 0, 1, ...: number of the next split of this one */
+bool gh_comm_known(uint64_t id);                 /* was there ever one with this id in this process */
+void gh_comm_unmatched(void);
+void gh_comm_forget(void); /* in a forked child */
+
+/* resolve.c: the real function behind a hooked one */
+void *gh_resolve(const char *name, const void *own, const char *const *sonames);
+void gh_object_path(const void *address, char *out, unsigned long cap);
+
+#endif
