@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-show: any stream as a table for people, as JSON lines, or as one-line text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ghtools.commands._cli import Files, Input, Voice, command
+from ghtools.stream.errors import Exit, GhError
+
+
+@command("gh-show")
+def main(
+    files: Files = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON lines; a batch becomes one line a row.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="One line a record, with dates, for logs and grep.")] = False,
+    expand: Annotated[bool, typer.Option("--expand", "-x", help="Print every row of a batch.")] = False,
+    kinds: Annotated[str, typer.Option(metavar="LIST", help="Only these kinds: change,iters.")] = "",
+    head: Annotated[int, typer.Option(metavar="N", min=0, help="Stop after N records; 0 is all.")] = 0,
+) -> Exit:
+    """Show a stream: a table, JSON lines (--json) or plain text (--text).
+
+    Each record is printed as it comes. JSON lines are turned back into the same stream by gh-import jsonl.
+    """
+    from ghtools.view import jsonl, show
+
+    if json and text:
+        raise GhError("cannot print both --json and --text", "they are two forms of the same", "one of them")
+    wanted = frozenset(kind.strip() for kind in kinds.split(",") if kind.strip())
+    out = sys.stdout
+    colour = os.isatty(1) and not (json or text or os.environ.get("NO_COLOR")) and os.environ.get("TERM") != "dumb"
+    if not (json or text):
+        print(show.HEADER, file=out, flush=True)
+    records = show.Selection(Input(files), Voice("gh-show"), wanted, head)
+    for record in records:
+        if json:
+            lines = jsonl.lines(record)
+        else:
+            lines = show.plain(record, expand=expand) if text else show.human(record, expand=expand)
+        code = show.colour_of(record) if colour else ""
+        out.writelines(f"\x1b[{code}m{line}\x1b[0m\n" if code else line + "\n" for line in lines)
+        out.flush()
+    return Exit.OK if records.clean else Exit.INPUT

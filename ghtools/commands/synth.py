@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-synth: seeded synthetic streams whose head carries the planted truth."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ghtools import __version__
+from ghtools.commands._cli import command, output, stop
+from ghtools.stream.errors import Exit, GhError
+
+Pct = Annotated[float, typer.Option(metavar="PCT", min=0, max=50, help="Noise of each iteration.")]
+
+
+@command("gh-synth")
+def main(
+    what: Annotated[str, typer.Argument(metavar="iters|calls", help="Which records to make.")] = "iters",
+    ranks: Annotated[int, typer.Option(min=1, max=1 << 20, help="Ranks of the job.")] = 4,
+    iters: Annotated[int, typer.Option(min=1, help="Iterations.")] = 300,
+    iter_ms: Annotated[float, typer.Option(min=0.001, help="Time of a healthy iteration.")] = 312.0,
+    noise_pct: Pct = 1.0,
+    tails: Annotated[bool, typer.Option("--tails", help="Heavy-tailed noise and spikes.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same bytes.")] = 0,
+    change: Annotated[list[str] | None, typer.Option(metavar="AT:RATIO[:RANK[:END]]", help="A step.")] = None,
+    ramp: Annotated[list[str] | None, typer.Option(metavar="AT:RATIO:FULL[:RANK[:END]]", help="A ramp.")] = None,
+    blip: Annotated[list[str] | None, typer.Option(metavar="AT:RATIO[:RANK]", help="One slow iteration.")] = None,
+    coupled: Annotated[bool, typer.Option("--coupled", help="All ranks take the slowest rank's time.")] = False,
+    eval_every: Annotated[int, typer.Option(min=0, help="An evaluation every N iterations.")] = 0,
+    ckpt_every: Annotated[int, typer.Option(min=0, help="A checkpoint every N iterations.")] = 0,
+    warmup_iters: Annotated[int, typer.Option(min=0, help="Slow first iterations.")] = 0,
+    restart: Annotated[list[int] | None, typer.Option(metavar="AT", help="All ranks restart here.")] = None,
+    unmarked: Annotated[bool, typer.Option("--unmarked", help="Leave every phase 'steady'.")] = False,
+    batch_iters: Annotated[int, typer.Option(min=1, max=1 << 16, help="Iterations a record holds.")] = 64,
+    pace: Annotated[float, typer.Option(metavar="SPEED", min=0, help="Emit in time, 1 = real; 0 = at once.")] = 0.0,
+    now: Annotated[bool, typer.Option("--now", help="Begin now, not at a fixed time.")] = False,
+) -> Exit:
+    """Make a synthetic stream of iterations or calls with planted changes; the head's truth names them.
+
+    Iterations are numbered from 0. --change 120:1.5 makes all ranks half as slow again from 120 on,
+    --change 120:2:2:210 doubles rank 2 from 120 to before 210.
+    """
+    from ghtools.source import synth
+    from ghtools.stream.records import End, Head
+
+    if what != "iters":
+        raise GhError(f"cannot make {what}", "there are iters and calls", "`gh-synth iters`")
+    spec = synth.Spec(
+        ranks=ranks, iters=iters, iter_ns=round(iter_ms * 1e6), noise_pct=noise_pct, tails=tails, seed=seed,
+        changes=synth.parse(change or [], ramp or [], blip or []), coupled=coupled,
+        eval_every=eval_every, ckpt_every=ckpt_every, warmup=warmup_iters, restarts=tuple(restart or ()),
+        marked=not unmarked, batch=1 if pace else batch_iters, t0_ns=time.time_ns() if now else synth.T0_NS,
+    )  # fmt: skip
+    records = synth.iters(spec, Head(tool="gh-synth", version=__version__))
+    if pace:
+        records = synth.pace(records, pace, time.monotonic, stop.sleep)
+    writer = output()
+    for record in records:
+        if stop.requested:
+            writer.write(End(reason="stopped"))
+            return Exit.OK
+        writer.write(record)
+    writer.write(End())
+    return Exit.OK
