@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-alert: confirmed changes to alerts for people and machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ghtools.stream.errors import Exit, GhError
+
+from ._cli import Files, Input, Keep, Quiet, Verbose, Voice, command, output
+
+
+@command("gh-alert")
+def main(
+    files: Files = None,
+    json: Annotated[bool, typer.Option("--json", help="Write alerts as JSON lines instead of a stream.")] = False,
+    prom: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep Prometheus metrics in FILE (every 30 s at most).")
+    ] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="POST each alert as JSON to URL.")] = None,
+    syslog: Annotated[bool, typer.Option("--syslog", help="Send each alert to the log daemon (/dev/log).")] = False,
+    syslog_address: Annotated[
+        str | None, typer.Option(metavar="ADDR", help="--syslog to HOST:PORT (UDP) or another socket's path.")
+    ] = None,
+    keep: Keep = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> Exit:
+    """Turn confirmed changes into alerts: one at the onset, one when it changes by much, one when it is over.
+
+    Each alert is a sentence on stderr and a record on stdout; on a terminal only the sentences are shown.
+    Warm-up, restarts, planned changes and blips are no alerts; -v tells of them. A change of one rank is only
+    alerted when the job's own change does not cover it. Exits 1 if something is still slow at the end, and 3
+    (which comes first) if the input was cut.
+    """
+    import os
+    import sys
+    import time
+
+    from ghtools.stream.pipeline import run_filter
+    from ghtools.stream.records import Change
+    from ghtools.view.alerting import Desk
+    from ghtools.view.notify import Discard, JsonLines
+    from ghtools.view.prom import Metrics, PromFile
+    from ghtools.view.syslog import Syslog
+    from ghtools.view.webhook import Webhook
+
+    if json and keep:
+        raise GhError("--keep does not go with --json", "JSON lines carry alerts only")
+    warn = Voice("gh-alert")
+    # Sentences are the product, not diagnostics: one voice of their own, in the name people know.
+    say = Voice("ghtools") if not quiet else lambda text: None
+    writer = JsonLines(_put) if json else Discard() if os.isatty(1) else output()
+    metrics = Metrics() if prom else None
+    desk = Desk(
+        writer,
+        say,
+        warn,
+        verbose=verbose,
+        metrics=metrics,
+        prom=PromFile(prom, metrics, time.monotonic, warn) if prom and metrics else None,
+        syslog=Syslog(syslog_address or "/dev/log") if syslog or syslog_address else None,
+        webhook=Webhook(webhook, warn) if webhook else None,
+    )
+    with desk:
+        clean = run_filter("gh-alert", Input(files, desk.tick), writer, desk.stage, (Change,), keep=keep, warn=warn)
+    for text in desk.slow():
+        say(text)
+    sys.stdout.flush()
+    return Exit.INPUT if not clean else Exit.SLOW if desk.slow() else Exit.OK
+
+
+def _put(line: str) -> None:
+    import sys
+
+    sys.stdout.write(line)
+    sys.stdout.flush()

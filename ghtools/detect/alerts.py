@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes to alerts: one alert when something gets slow, one when that changes by much, one when it is over.
+
+Only confirmed changes count, and the verdict decides: warm-up, restart, planned and blip are no alerts.
+The job's level is preferred. A rank's change comes before the job's consensus, so an onset of one rank is
+held back until the job's record covers it (then it is dropped) or shows that it does not, or until
+`HOLD_ITERS` iterations have passed on the clock; what stays alone is alerted as that rank's. Whatever was
+alerted as slow is always closed by a `recovered` alert of the same id, if relief is ever seen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ghtools.stream.records import Alert, Change
+
+HOLD_ITERS = 8  # a rank's change this many iterations from the job's is the same event
+HOLD_MIN_S = 5.0  # and it waits at least this long for the job's
+UPDATE_SHARE = 0.25  # an episode's level must move by this share to be worth another alert
+RECOVERED_SHARE = 0.10  # back within this share of the level before: the episode is over
+HELD_MAX = 16  # changes of one rank held back at a time
+NO_ALERT = ("warm-up", "restart", "planned", "blip")
+
+
+@dataclass
+class Episode:
+    """Something slow that was alerted and is not over."""
+
+    id: str
+    before_ns: int
+    after_ns: int  # the level last alerted
+    onset_index: int
+    onset_t_ns: int
+
+
+@dataclass
+class _Held:
+    """Changes of one rank that wait for the job's consensus."""
+
+    changes: list[Change] = field(default_factory=list)
+    until_s: float = 0.0
+
+
+def span_text(before_ns: int, after_ns: int) -> str:
+    """Two durations in one unit: `312 -> 905 ms`."""
+    top = max(before_ns, after_ns)
+    unit, size = ("us", 1e3) if top < 1_000_000 else ("ms", 1e6) if top < 10_000_000_000 else ("s", 1e9)
+    return f"{_digits(before_ns / size)} -> {_digits(after_ns / size)} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, never fewer than the whole part."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def cost_text(ns: int) -> str:
+    """A length of time for people: `0.4 s`, `53 s`, `12 min`, `3.5 h`."""
+    seconds = ns / 1e9
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 180:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 10_800 else f"{seconds / 3600:.1f} h"
+
+
+def percent_text(ratio: float) -> str:
+    """A ratio as a signed change: `+190 %`."""
+    return f"{(ratio - 1) * 100:+.0f} %"
+
+
+class Alerts:
+    """Episodes of one stream section.
+
+    `wall` turns nanoseconds since the epoch into the time of day of a sentence, `clock` gives seconds that
+    only grow (for holding back), `note` hears what is no alert but may interest (`gh-alert -v`).
+    """
+
+    def __init__(
+        self,
+        job: str,
+        wall: Callable[[int], str],
+        clock: Callable[[], float],
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.job = job
+        self.open: dict[tuple[str, int], Episode] = {}
+        self._wall, self._clock, self._note = wall, clock, note
+        self._held: dict[int, _Held] = {}
+        self._past: deque[tuple[int, int]] = deque(maxlen=16)  # iterations of the job's past episodes
+
+    def feed(self, change: Change) -> Iterator[Alert]:
+        """Alerts that follow from one change."""
+        if change.level == "job":
+            yield from self._job(change)
+        elif change.rank in self._held or self._must_wait(change):
+            yield from self._hold(change)
+        else:
+            yield from self._make(change)
+
+    def tick(self) -> Iterator[Alert]:
+        """Alerts of changes that have waited long enough; to be called about once a second."""
+        now = self._clock()
+        for rank in [rank for rank, held in self._held.items() if held.until_s <= now]:
+            yield from self._release(rank)
+
+    def finish(self) -> Iterator[Alert]:
+        """Alerts still owed at the end of the section."""
+        for rank in list(self._held):
+            yield from self._release(rank)
+
+    def still_slow(self) -> list[str]:
+        """One sentence for each episode that is open."""
+        return [
+            f"still {_who(level, rank)}SLOW at the end, since iteration {e.onset_index}: "
+            f"{span_text(e.before_ns, e.after_ns)} ({percent_text(e.after_ns / max(e.before_ns, 1))})"
+            for (level, rank), e in self.open.items()
+        ]
+
+    # -- the job's level ----------------------------------------------------------------------------
+
+    def _job(self, change: Change) -> Iterator[Alert]:
+        was = self.open.get(("job", -1))
+        yield from self._make(change)
+        now = self.open.get(("job", -1))
+        if now is not None and was is None:
+            self._cover(now.onset_index, change.said_index)
+        elif was is not None and now is None:
+            self._past.append((was.onset_index, change.said_index))
+            self._cover(was.onset_index, change.said_index)
+        if change.stage == "confirmed":
+            # The job has been looked at up to here: what it did not confirm of a rank's change is that rank's own.
+            for rank, held in list(self._held.items()):
+                if held.changes[0].said_index + HOLD_ITERS <= change.said_index:
+                    yield from self._release(rank)
+
+    def _cover(self, first: int, last: int) -> None:
+        """Drop what is held of ranks whose onset lies in the job's episode."""
+        for rank, held in list(self._held.items()):
+            if first - HOLD_ITERS <= held.changes[0].onset_index <= last + HOLD_ITERS:
+                del self._held[rank]
+
+    def _is_covered(self, change: Change) -> bool:
+        job = self.open.get(("job", -1))
+        if job is not None and change.onset_index >= job.onset_index - HOLD_ITERS:
+            return True
+        return any(a - HOLD_ITERS <= change.onset_index <= b + HOLD_ITERS for a, b in self._past)
+
+    # -- one rank's level ---------------------------------------------------------------------------
+
+    def _must_wait(self, change: Change) -> bool:
+        """Whether a rank's change would begin an episode of its own."""
+        return (
+            change.stage == "confirmed"
+            and change.type != "relief"
+            and change.verdict not in NO_ALERT
+            and ("rank", change.rank) not in self.open
+        )
+
+    def _hold(self, change: Change) -> Iterator[Alert]:
+        if change.stage != "confirmed":
+            return
+        held = self._held.get(change.rank)
+        if held is None:
+            if self._is_covered(change):
+                return
+            wait_s = max(HOLD_MIN_S, HOLD_ITERS * change.after_ns / 1e9)
+            held = self._held[change.rank] = _Held(until_s=self._clock() + wait_s)
+        held.changes.append(change)
+        if len(held.changes) >= HELD_MAX:
+            yield from self._release(change.rank)
+
+    def _release(self, rank: int) -> Iterator[Alert]:
+        for change in self._held.pop(rank).changes:
+            yield from self._make(change)
+
+    # -- both ---------------------------------------------------------------------------------------
+
+    def _make(self, change: Change) -> Iterator[Alert]:
+        """One change of one level to at most one alert."""
+        key = (change.level, change.rank if change.level == "rank" else -1)
+        episode = self.open.get(key)
+        if change.stage == "withdrawn" and episode is not None:
+            del self.open[key]
+            yield self._alert(change, "recovered", "info", episode.id, self._passed(change, episode), episode.before_ns)
+        if change.stage != "confirmed":
+            return
+        if change.verdict in NO_ALERT and (episode is None or change.type != "relief"):
+            self._note(
+                f"{self._wall(change.onset_t_ns)} {_who(*key)}{change.verdict}, no alert, at iteration "
+                f"{change.onset_index}: {span_text(change.before_ns, change.after_ns)} ({percent_text(change.ratio)})"
+            )
+        elif change.type == "relief":
+            yield from self._relief(key, change, episode)
+        elif change.verdict == "recovered":
+            return  # an onset that says recovered contradicts itself
+        elif episode is None:
+            yield self._onset(key, change)
+        else:
+            yield from self._update(key, change, episode)
+
+    def _onset(self, key: tuple[str, int], change: Change) -> Alert:
+        who = str(key[1]) if key[0] == "rank" else "-"
+        episode = Episode(
+            f"{self.job}/{key[0]}/{who}/{change.episode}",
+            change.before_ns,
+            change.after_ns,
+            change.onset_index,
+            change.onset_t_ns,
+        )
+        self.open[key] = episode
+        drift = change.type == "drift"
+        text = (
+            f"{self._wall(change.onset_t_ns)} {_who(*key)}{'SLOWING DOWN' if drift else 'SLOW'} since iteration "
+            f"{change.onset_index}: {span_text(change.before_ns, change.after_ns)} "
+            f"({percent_text(change.ratio)}), confirmed at {change.said_index}"
+        )
+        # What could not be told apart from a harmless change is said, but wakes nobody.
+        severity = "warning" if change.verdict == "fail-slow" else "info"
+        return self._alert(change, "drift" if drift else "slow", severity, episode.id, text, change.before_ns)
+
+    def _update(self, key: tuple[str, int], change: Change, episode: Episode) -> Iterator[Alert]:
+        if abs(change.after_ns - episode.after_ns) < UPDATE_SHARE * episode.after_ns:
+            return
+        worse = change.after_ns > episode.after_ns
+        text = (
+            f"{self._wall(change.onset_t_ns)} {_who(*key)}STILL SLOW, {'worse' if worse else 'less'} since iteration "
+            f"{change.onset_index}: {span_text(episode.after_ns, change.after_ns)} "
+            f"({percent_text(change.after_ns / max(episode.before_ns, 1))} since iteration {episode.onset_index}), "
+            f"confirmed at {change.said_index}"
+        )
+        episode.after_ns = change.after_ns
+        severity = "warning" if change.verdict == "fail-slow" else "info"
+        yield self._alert(change, "update", severity, episode.id, text, episode.before_ns)
+
+    def _relief(self, key: tuple[str, int], change: Change, episode: Episode | None) -> Iterator[Alert]:
+        if episode is None:
+            if key[0] == "rank":
+                return  # the job's episode spoke for it
+            if change.verdict != "recovered" or change.n_iters <= 0:
+                self._note(
+                    f"{self._wall(change.onset_t_ns)} faster since iteration {change.onset_index}: "
+                    f"{span_text(change.before_ns, change.after_ns)} ({percent_text(change.ratio)})"
+                )
+                return
+        elif change.verdict != "recovered" and change.after_ns > episode.before_ns * (1 + RECOVERED_SHARE):
+            yield from self._update(key, change, episode)
+            return
+        self.open.pop(key, None)
+        who = str(key[1]) if key[0] == "rank" else "-"
+        ident = episode.id if episode else f"{self.job}/{key[0]}/{who}/{change.episode}"
+        text = (
+            f"{self._wall(change.onset_t_ns)} {_who(*key)}RECOVERED at iteration {change.onset_index}: "
+            f"{span_text(change.before_ns, change.after_ns)}"
+        )
+        iters = change.n_iters or (max(change.onset_index - episode.onset_index, 0) if episode else 0)
+        if iters:
+            s = "" if iters == 1 else "s"
+            text += f"; the episode cost {cost_text(change.lost_ns)} over {iters} iteration{s}"
+        alert = self._alert(change, "recovered", "info", ident, text, change.before_ns)
+        alert.n_iters, alert.lost_ns = iters, change.lost_ns
+        usual = (episode.before_ns if episode else change.after_ns) * iters
+        if usual + change.lost_ns > 0:
+            alert.lost_pct = 100.0 * change.lost_ns / (usual + change.lost_ns)
+        yield alert
+
+    def _passed(self, change: Change, episode: Episode) -> str:
+        return (
+            f"{self._wall(change.said_t_ns)} {_who(change.level, change.rank)}PASSED: not slow after all since "
+            f"iteration {episode.onset_index}"
+        )
+
+    def _alert(self, change: Change, state: str, severity: str, ident: str, text: str, before_ns: int) -> Alert:
+        return Alert(
+            id=ident,
+            state=state,
+            severity=severity,
+            text=text,
+            job=self.job,
+            level=change.level,
+            rank=change.rank if change.level == "rank" else -1,
+            t_ns=change.onset_t_ns,
+            ratio=change.after_ns / before_ns if before_ns > 0 else change.ratio,
+            before_ns=before_ns,
+            after_ns=change.after_ns,
+            onset_index=change.onset_index,
+            said_index=change.said_index,
+        )
+
+
+def _who(level: str, rank: int) -> str:
+    return f"rank {rank} " if level == "rank" else ""
