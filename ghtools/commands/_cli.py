@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from ghtools.stream.records import Head, Record
     from ghtools.stream.writer import Writer
 
+TICK_S = 1.0
 STOP_GRACE_S = 1.0  # after Ctrl-C a filter reads on this long, so that what the stage before still says arrives
 
 Files = Annotated[
     list[Path] | None,
     typer.Argument(metavar="FILE", help="Streams to read instead of stdin; - is stdin.", show_default=False),
 ]
-Keep = Annotated[bool, typer.Option("--keep", help="Forward the records this command consumes, too.")]
+Keep = Annotated[
+    bool, typer.Option("--keep", envvar="GHT_KEEP", help="Forward the records this command consumes, too.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", envvar="GHT_QUIET", help="Say nothing on stderr but errors.")]
 
 
 class Voice:
@@ -85,14 +88,23 @@ class Stop:
         signal.signal(number, signal.SIG_DFL)
         os.write(self._write, b"x")
 
+    def sleep(self, seconds: float) -> None:
+        """Sleep that a signal ends."""
+        if not self.requested and seconds > 0:
+            select.select([self.fd], [], [], seconds)
+
 
 stop = Stop()
 
 
 class Input:
-    """The input of a filter: files one after another, or stdin; a `framing.Source` that a signal can end."""
+    """The input of a filter: files one after another, or stdin; a `framing.Source` that a signal can end.
 
-    def __init__(self, files: list[Path] | None) -> None:
+    `tick` is called between reads, about once a second, also while nothing comes.
+    """
+
+    def __init__(self, files: list[Path] | None, tick: Callable[[], None] | None = None) -> None:
+        self._tick, self._ticked = tick, time.monotonic()
         self._names = [str(name) for name in files] if files else ["-"]
         self._fd = -1
         self._deadline: float | None = None
@@ -122,6 +134,11 @@ class Input:
             if self._fd < 0 and not self._next():
                 return b""
             wait = None
+            if self._tick is not None:
+                wait = self._ticked + TICK_S - time.monotonic()
+                if wait <= 0:
+                    self._tick()
+                    self._ticked, wait = time.monotonic(), TICK_S
             if stop.requested:
                 self._deadline = self._deadline or time.monotonic() + STOP_GRACE_S
                 wait = self._deadline - time.monotonic()
