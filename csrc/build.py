@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "ghtools" / "_lib"
 FLAGS = [
     "-std=gnu11", "-O3", "-g", "-Wall", "-Wextra", "-Wshadow", "-fvisibility=hidden", "-fPIC", "-shared",
-    "-fno-semantic-interposition", f"-I{HERE}",
+    "-fno-semantic-interposition", "-Wno-psabi", f"-I{HERE}",
 ]  # fmt: skip
 # library -> (directory of its sources, libraries it links with)
 LIBRARIES = {
