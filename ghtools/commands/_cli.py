@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,22 @@ if TYPE_CHECKING:
     from ghtools.stream.writer import Writer
 
 TICK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a man page says beside the docstring, the options and the records (STYLE 15)."""
+
+    reads: str = ""  # kinds consumed, blank-separated
+    writes: str = ""  # kinds made
+    forwards: bool = True  # whether all other records are passed on
+    exits: str = "0 2 3"  # exit codes it can end with, beside 70
+    examples: str = ""  # what cannot be a transcript since it needs a running job; indented lines are commands
+    overhead: str = ""
+    caveats: str = ""
+    see: str = ""  # other commands, blank-separated
+
+
 STOP_GRACE_S = 1.0  # after Ctrl-C a filter reads on this long, so that what the stage before still says arrives
 
 Files = Annotated[
@@ -193,15 +210,17 @@ def _version(name: str) -> Callable[[bool], None]:
     return show
 
 
-def command(name: str, **context: Any) -> Callable[[Callable[..., Exit | None]], Callable[[], None]]:
+def command(
+    name: str, page: Page | None = None, **context: Any
+) -> Callable[[Callable[..., int | None]], Callable[[], None]]:
     """Make an entry point of a function whose parameters are typer options.
 
     The function returns an exit code (None is 0). GhError becomes one line on stderr and its code, a closed
-    pipe ends quietly, a bug keeps its traceback and exits 70. The typer app is on the entry point as `.app`,
-    for the page generator.
+    pipe ends quietly, a bug keeps its traceback and exits 70. The typer app and the page are on the entry point
+    as `.app` and `.page`, for the page generator.
     """
 
-    def decorate(function: Callable[..., Exit | None]) -> Callable[[], None]:
+    def decorate(function: Callable[..., int | None]) -> Callable[[], None]:
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         settings = {"help_option_names": ["-h", "--help"], **context}
 
@@ -226,7 +245,7 @@ def command(name: str, **context: Any) -> Callable[[Callable[..., Exit | None]],
             stop.install()
             sys.exit(_run(app, name))
 
-        main.app, main.gh_name, main.function = app, name, function  # type: ignore[attr-defined]
+        main.app, main.page = app, page or Page()  # type: ignore[attr-defined]
         return main
 
     return decorate

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-run: start a command, watch it, raise the alarm."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ghtools import __version__
+from ghtools.stream.errors import Exit, GhError
+
+from ._cli import Quiet, Voice, command
+
+if TYPE_CHECKING:
+    from ghtools.job.chain import Stage
+
+CHAIN = "gh-trace | gh-period | gh-bocd | gh-alert"
+
+
+@command("gh-run", allow_interspersed_args=False)
+def main(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND...", help="The command to run and its arguments, after --.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.ght", help="Keep the whole stream in this file.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the iteration times when the job has ended.", show_default=False),
+    ] = None,
+    pipe: Annotated[str, typer.Option(metavar="CHAIN", help="Stages to run beside the job, joined by bars.")] = CHAIN,
+    attach: Annotated[
+        str, typer.Option(metavar="JOB", help="Watch this running job instead of starting one.", show_default=False)
+    ] = "",
+    job: Annotated[
+        str, typer.Option(metavar="ID", help="Id of the job; default: $GHT_JOB, else a new one.", show_default=False)
+    ] = "",
+    quiet: Quiet = False,
+) -> int:
+    """Run a command and watch it: alerts on stderr, a summary at the end.
+
+    The command keeps its stdin, stdout, stderr, signals and exit code; only LD_PRELOAD and GHT_JOB are added to
+    its environment. The chain runs beside it in processes of its own: if one dies, the job goes on.
+
+    gh-run -- torchrun --nproc-per-node 8 train.py
+    """
+    from ghtools.job.chain import Chain, parse_chain, preload, spawn_job
+    from ghtools.job.native import SHIM
+    from ghtools.job.supervise import block_signals, supervise
+
+    if bool(run) == bool(attach):
+        raise GhError(
+            "nothing to run" if not run else "both a command and --attach",
+            "gh-run needs one of them",
+            "gh-run -- COMMAND...",
+        )
+    say = Voice("ghtools")
+    stages = parse_chain(pipe)
+    job = attach or job or os.environ.get("GHT_JOB", "") or secrets.token_hex(2)
+    block_signals()
+    environment = dict(os.environ)
+    pid = None
+    if run:
+        if not SHIM.exists():
+            say(f"the shim is not built ({SHIM} is missing): the job runs, unwatched; try `make shim`")
+            os.execvp(run[0], run)
+        pid = spawn_job(run, preload(environment, SHIM, job))
+        environment["GHT_UNTIL_PID"] = str(pid)
+    environment |= {"GHT_JOB": job, "GHT_KEEP": "1", "GHT_QUIET": "1"}
+    watch: _Watch | None = None
+    chain = None
+    try:
+        chain = Chain(stages, environment)
+        watch = _Watch(chain.fd, out, plot, say, quiet)
+        watch.start()
+    except (GhError, OSError) as error:
+        say(f"the job runs unwatched: {error}")
+
+    def stage_died(stage: Stage, after_job: bool) -> None:
+        status = stage.status or 0
+        how = f"signal {status - 128}" if status > 128 else f"exit {status}"
+        say(f"{stage.name} ended ({how}); {'its summary may be short' if after_job else 'the job goes on unwatched'}")
+
+    how = ["not ours"]
+    code = supervise(pid, chain, stage_died, lambda status: how.__setitem__(0, f"exit {status}"))
+    if watch is not None:
+        watch.join(timeout=5.0)
+        watch.finish(how[0])
+    say.flush()
+    sys.stdout.flush()
+    return code
+
+
+class _Watch(threading.Thread):
+    """Reads the chain's records: keeps them, says what they mean, and draws them at the end."""
+
+    def __init__(self, fd: int, out: Path | None, plot: Path | None, say: Voice, quiet: bool) -> None:
+        super().__init__(name="gh-run reader", daemon=True)
+        from ghtools.view.summary import Summary
+
+        self._source = os.fdopen(fd, "rb")
+        self._out = os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") if out else None
+        self._paths = {"picture": plot, "stream": out}
+        self._say, self._quiet = say, quiet
+        self._summary = Summary(__version__)
+
+    def run(self) -> None:
+        from ghtools.stream.framing import sections
+        from ghtools.stream.writer import Writer
+
+        writer = Writer(self._out) if self._out else None
+        try:
+            for section in sections(self._source, lambda error: None):
+                if writer:
+                    writer.write(section.head)
+                for record in section:
+                    if writer:
+                        writer.write(record)
+                    for line in self._summary.feed(record):
+                        if not self._quiet:
+                            self._say(line)
+                if writer and section.end:
+                    writer.write(section.end)
+        except GhError as error:
+            self._say(f"the chain's output ended: {error}")
+        except OSError as error:
+            self._say(f"cannot keep the stream: {error.strerror or error}; the job goes on")
+        finally:
+            while self._source.read1(1 << 16):  # never let a stage wait for a reader that has stopped
+                pass
+
+    def finish(self, how: str) -> None:
+        """The summary and the picture."""
+        if self._out:
+            self._out.close()
+        extras = []
+        for line in self._summary.episode_lines():
+            self._say(line)
+        if self._paths["plot"] if "plot" in self._paths else self._paths["picture"]:
+            pass
+        extras += [f"{what} {path}" for what, path in self._paths.items() if path]
+        self._say(self._summary.final(how, extras))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-trace: the communication calls of a running job, as a stream."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ghtools import __version__
+from ghtools.stream.errors import Exit, GhError, MissingError
+
+from ._cli import Quiet, Voice, command, output, stop
+
+if TYPE_CHECKING:
+    from ghtools.stream.records import Record
+
+POLL_S = 0.05
+
+
+@command("gh-trace")
+def main(
+    job: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", envvar="GHT_JOB", help="The job to follow; default: the newest that runs.", show_default=False
+        ),
+    ] = "",
+    list_: Annotated[bool, typer.Option("--list", help="List the jobs on this host and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there and end.")] = False,
+    wait_s: Annotated[float, typer.Option(metavar="S", help="Wait this long for the job to appear.")] = 0.0,
+    attach: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="PID",
+            help="Trace these processes (or their children) without the shim, by uprobes.",
+            show_default=False,
+        ),
+    ] = None,
+    until_pid: Annotated[
+        int,
+        typer.Option(
+            metavar="PID",
+            envvar="GHT_UNTIL_PID",
+            help="End when this process has ended, not when the ranks have.",
+            show_default=False,
+        ),
+    ] = 0,
+    quiet: Quiet = False,
+) -> Exit:
+    """Follow a running job: its ranks, communicators and calls as records, until it ends.
+
+    The job must run under the shim (gh-run, or LD_PRELOAD), or be traced with --attach. Reading never slows
+    the job: what is not read in time is overwritten and counted as lost.
+    """
+    from ghtools.job.paths import jobs
+    from ghtools.source.live import LiveSource, job_path_of, list_lines
+    from ghtools.view.text import aligned
+
+    say = Voice("gh-trace")
+    if list_:
+        rows = list_lines(jobs())
+        print("\n".join(aligned([["JOB", "STATE", "RANKS", "AGE_S", "PLACE"], *rows], "llrr")) if rows else "no jobs")
+        return Exit.OK
+    if attach:
+        return _attach(attach, say, quiet)
+    alive = _alive(until_pid) if until_pid else None
+    deadline = time.monotonic() + wait_s
+
+    def wait() -> bool:
+        _sleep(POLL_S)
+        return not stop.requested and (alive() if alive else time.monotonic() < deadline)
+
+    try:
+        found = job_path_of(job, wait)
+    except MissingError:
+        if not until_pid:
+            raise
+        return _pump(job, list, lambda: True, lambda: 0)  # it made no communicator: an empty stream
+    until = (lambda: not alive()) if alive else None
+    source = LiveSource(found.path, time.monotonic, time.time_ns, until, say)
+    if not quiet:
+        say(f"following job {found.job}: {len(found.ranks)} ranks on this host")
+    try:
+        return _pump(found.job, source.poll, lambda: source.done or once, lambda: source.lost)
+    finally:
+        source.close()
+
+
+def _pump(job: str, poll: Callable[[], list[Record]], done: Callable[[], bool], lost: Callable[[], int]) -> Exit:
+    """Write what `poll` gives until `done` or a signal; the reader's going away ends it too."""
+    from ghtools.stream.records import End, Head
+
+    writer = output()
+    writer.write(Head(tool="gh-trace", version=__version__, host=socket.gethostname(), job=job, t_ns=time.time_ns()))
+    while True:
+        for record in poll():
+            writer.write(record)
+        if done() or stop.requested:
+            break
+        _sleep(POLL_S)
+    writer.write(End(lost=lost(), reason="stopped" if stop.requested else "done"))
+    return Exit.OK
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep; a signal or the closing of stdout's reader ends it early."""
+    watch = select.poll()
+    watch.register(stop.fd, select.POLLIN)
+    watch.register(sys.stdout.fileno(), 0)  # POLLERR alone: nobody reads any more
+    for fd, _ in watch.poll(seconds * 1000):
+        if fd != stop.fd:
+            raise BrokenPipeError
+
+
+def _alive(pid: int) -> Callable[[], bool]:
+    """Whether the process that has this pid now still runs (another one may get its number later)."""
+    from ghtools.job.process import process_start_ticks
+
+    born = process_start_ticks(pid)
+    return lambda: born is not None and process_start_ticks(pid) == born
+
+
+def _attach(pids: list[int], say: Voice, quiet: bool) -> Exit:
+    """Trace processes that run without the shim."""
+    from ghtools.source.uprobe import UprobeSource
+
+    if any(pid <= 0 for pid in pids):
+        raise GhError("cannot attach", "a pid is a positive number", "pgrep -f train.py")
+    source = UprobeSource(pids)
+    if not quiet:
+        say(f"tracing {', '.join(map(str, pids))} by uprobes")
+    try:
+        return _pump(f"attach-{pids[0]}", lambda: source.poll(0.0), lambda: source.done, lambda: source.lost)
+    finally:
+        source.close()

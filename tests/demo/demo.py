@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make demo`: a real 4-rank torch job, started by an ordinary torchrun command under gh-run, slowed for real.
+
+Rank 2 gets a CPU quota in the middle of the job, and gets it back later. The exit code says whether what gh-run
+found is what was done: one onset and one relief, each within 12 iterations, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ghtools.job.paths import jobs  # noqa: E402 (the tree of this script, not an installed one)
+from ghtools.stream.framing import sections  # noqa: E402
+from ghtools.stream.records import Change, Iters, Record  # noqa: E402
+from tests.bed.throttle import Throttle  # noqa: E402
+
+STEPS, SLOW_AT, WELL_AT = 300, 120, 200
+RANKS, SLOW_RANK, SHARE = 4, 2, 0.15
+WITHIN = 12  # iterations
+
+
+def say(text: str) -> None:
+    print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+def pid_of_rank(job: str, rank: int) -> int:
+    """The process of a rank, from the ring it has made."""
+    for found in jobs():
+        if found.job == job:
+            return next(ring.pid for ring in found.rings if ring.rank == rank)
+    raise SystemExit(f"demo: job {job} has no ring")
+
+
+def run(out: Path) -> tuple[int, dict[str, int]]:
+    """Run the job under gh-run and slow it; exit code and the times (ns) at which the limit was put and lifted."""
+    job = secrets.token_hex(2)
+    train = ["torchrun", "--nproc-per-node", str(RANKS), str(ROOT / "tests/demo/train.py"), "--steps", str(STEPS)]
+    watch = ["gh-run", "--job", job, "--out", str(out / "demo.ght"), "--plot", str(out / "demo.png"), "--"]
+    print("$", " ".join([*watch[:1], *watch[3:], *train]), flush=True)
+    process = subprocess.Popen(
+        [*watch, *train], stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert process.stdout is not None
+    throttle: Throttle | None = None
+    times: dict[str, int] = {}
+    try:
+        for line in process.stdout:  # the job's own output tells how far it is
+            print(line, end="", flush=True)
+            step = int(line.split()[1]) if line.startswith("step ") else 0
+            if step >= SLOW_AT and throttle is None:
+                throttle = Throttle(pid_of_rank(job, SLOW_RANK), SHARE)
+                times["slow"] = time.time_ns()
+                say(f"about iteration {step}: rank {SLOW_RANK} is slowed ({throttle.how})")
+            elif step >= WELL_AT and throttle is not None and "well" not in times:
+                throttle.lift()
+                times["well"] = time.time_ns()
+                say(f"about iteration {step}: the limit is lifted")
+    finally:
+        if throttle is not None:
+            throttle.lift()
+    return process.wait(), times
+
+
+def judge(path: Path, times: dict[str, int]) -> list[str]:
+    """What is wrong with what was found; empty if it is what was done."""
+    records: list[Record] = []
+    with open(path, "rb") as file:
+        for section in sections(file, lambda error: None):
+            records += section
+    begins = sorted(int(t) for r in records if isinstance(r, Iters) and r.rank == 0 for t in r.t_ns)
+    found = [r for r in records if isinstance(r, Change) and r.level == "job" and r.stage == "confirmed"]
+    kinds = [change.type for change in found]
+    if kinds != ["onset", "relief"]:
+        return [f"one onset and one relief were to be found; it was {', '.join(kinds) or 'nothing'}"]
+    wrong = []
+    for change, name in zip(found, ("slow", "well"), strict=True):
+        late = sum(times[name] <= t < change.said_t_ns for t in begins)
+        off = abs(sum(t < change.onset_t_ns for t in begins) - sum(t < times[name] for t in begins))
+        say(f"{change.type}: placed within {off} iterations of the injection, confirmed {late} iterations after it")
+        if late > WITHIN or change.said_t_ns < times[name]:
+            wrong.append(f"the {change.type} was confirmed {late} iterations after the injection, over {WITHIN}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    code, times = run(out)
+    if code or len(times) != 2:
+        say(f"the job ended with exit {code}" if code else "the job ended before the limit was put and lifted")
+        return 1
+    wrong = judge(out / "demo.ght", times)
+    for line in wrong:
+        say(line)
+    if not (out / "demo.png").exists():
+        wrong.append("no picture")
+    say("what was found is what was done" if not wrong else "what was found is NOT what was done")
+    print(f"picture: {out / 'demo.png'}\nstream:  {out / 'demo.ght'}  (gh-show {out / 'demo.ght'} --kinds change)")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
