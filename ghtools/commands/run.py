@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ghtools import __version__
-from ghtools.stream.errors import Exit, GhError
+from ghtools.stream.errors import GhError
 
 from ._cli import Quiet, Voice, command
 

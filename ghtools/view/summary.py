@@ -130,14 +130,14 @@ class Summary:
         """The last line: iterations, median, episodes and what they cost; `extras` name files that were written."""
         parts = [f"job ended ({how})"]
         tail = f"; {', '.join(extras)}" if extras else ""
+        if not self._watching and not self.iterations:
+            return f"{parts[0]}: no communication call was seen (gh-doctor says what can be hooked){tail}"
         if not self.iterations:
             return parts[0] + ": no iteration was found in its calls (gh-period --explain says what was seen)" + tail
         median = float(np.median(np.frombuffer(self._durations, np.int64)))
         lost = sum(e.lost_ns if e.end_index is not None else self._open_loss(e) for e in self.episodes.values())
         count = len(self.episodes)
-        text = (
-            f"{self.iterations} iterations, median {duration(median)}, {count or 'no'} episode{'s' * (count != 1)}"
-        )
+        text = f"{self.iterations} iterations, median {duration(median)}, {count or 'no'} episode{'s' * (count != 1)}"
         if count:
             text += f", {lost / 1e9:.0f} s lost ({100 * lost / max(self.total_ns, 1):.0f} %)"
             if any(e.end_index is None for e in self.episodes.values()):
