@@ -143,6 +143,10 @@ class Input:
             raise GhError(f"cannot read {name}", (error.strerror or str(error)).lower(), code=Exit.INPUT) from None
         return True
 
+    def waiting(self, timeout_s: float) -> bool:
+        """Whether read1 would give bytes, or an end, within `timeout_s`."""
+        return self._fd < 0 or bool(select.select([self._fd], [], [], timeout_s)[0])
+
     def read1(self, size: int, /) -> bytes:
         """Some bytes as soon as there are any; empty at the very end."""
         from ghtools.stream.framing import Stopped

@@ -122,6 +122,11 @@ def _number(value: object) -> object:
     raise TypeError(f"cannot write a {type(value).__name__} into a stream")
 
 
+def extension(code: int, data: bytes) -> object:
+    """A value of msgpack's extension type, for keys that records do not know; -1 is its time stamp."""
+    return msgpack.Timestamp.from_bytes(data) if code == -1 else msgpack.ExtType(code, data)
+
+
 def read_records(source: Source) -> Iterator[Record]:
     """Records of a byte source, each as soon as its last byte is there.
 
