@@ -83,15 +83,17 @@ def lines(record: Record) -> Iterator[str]:
     if not total:
         yield _encoder.encode({**item, "rows": 0})
         return
-    # Rows come by the million and hold only whole numbers and words of ours: one template, filled in.
+    # Rows come by the million and hold only numbers and words of ours: one template, filled in.
     begin = _encoder.encode(item)[:-1].replace("%", "%%") + f',"row":%d,"rows":{total}'
-    template = begin + "".join(_FORMS.get(name, f',"{name}":%d') for name in names) + "}"
+    template = begin + "".join(_FORMS.get(name, f',"{name}":%s') for name in names) + "}"
     for start in range(0, total, CHUNK_ROWS):
         parts: list[Iterable[object]] = [range(start, total)]
         for name in names:
             values = getattr(record, name)[start : start + CHUNK_ROWS].tolist()
             if name in WORDS:
                 parts.append([name_of(WORDS[name], value, name) for value in values])
+            if values and isinstance(values[0], float):
+                values = [value if math.isfinite(value) else f'"{_safe(value)}"' for value in values]
             parts.append(values)
         yield from (template % row for row in zip(*parts, strict=False))
 

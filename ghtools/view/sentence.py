@@ -16,7 +16,7 @@ from . import table, text
 
 def time_of(record: r.Record) -> int | None:
     """The time a record speaks of, ns, or None."""
-    if isinstance(record, r.Calls | r.Iters):
+    if isinstance(record, r.Calls | r.Iters | r.Sample):
         return int(record.t_ns[-1]) if len(record.t_ns) else None
     if isinstance(record, r.Change):
         return record.said_t_ns or record.onset_t_ns or None
@@ -46,7 +46,8 @@ def sentence(record: r.Record) -> str:
         return _pairs({key: value for key, value in record.extra.items() if key not in ("kind", "rank", "t_ns")})
     words = {
         r.Head: _head, r.End: _end, r.Job: _job, r.Comm: _comm, r.Calls: _calls, r.Iters: _iters,
-        r.Period: _period, r.Change: _change, r.Alert: _alert,
+        r.Period: _period, r.Change: _change, r.Alert: _alert, r.Suspect: _suspect, r.Finding: _suspect,
+        r.Gemm: _gemm, r.Link: _link, r.Sample: _sample,
     }  # fmt: skip
     say: Any = words.get(type(record))
     line = say(record) if say else _pairs(vars(record))
@@ -87,7 +88,8 @@ def _head(head: r.Head) -> str:
 
 
 def _end(end: r.End) -> str:
-    parts = [text.plural(end.count, "record")]
+    # An end that the reader made up for a cut stream counts nothing.
+    parts = [text.plural(end.count, "record")] if end.count or end.reason in ("", "done") else []
     if end.lost:
         parts.append(f"{end.lost} events lost")
     parts.append(end.reason or "done")
@@ -194,3 +196,56 @@ def _change(change: r.Change) -> str:
 
 def _alert(alert: r.Alert) -> str:
     return f"{alert.severity}: {alert.text or alert.state}"
+
+
+def _suspect(record: r.Suspect | r.Finding) -> str:
+    if record.what == "none":
+        who = "nobody"
+    elif record.what == "link" and len(record.ranks) == 2:
+        who = f"link {record.ranks[0]} -> {record.ranks[1]}"
+    else:
+        who = record.what + (f" {text.rank_list(record.ranks)}" if record.ranks else "")
+    parts = [f"{who}: {record.verdict}, {record.cause}"]
+    if record.hosts:
+        parts.append("on " + " ".join(record.hosts[:4]) + (" ..." if len(record.hosts) > 4 else ""))
+    if record.ratio:
+        parts.append(f"{record.ratio:.3g} times as slow as its peers")
+    if isinstance(record, r.Finding) and record.by:
+        parts.append(f"by {record.by}")
+    return ", ".join(parts) + (f": {record.text}" if record.text else "")
+
+
+def _gemm(gemm: r.Gemm) -> str:
+    if gemm.test == "gemm":
+        what, unit = f"gemm {gemm.dtype} {gemm.size}", "TFLOP/s"
+    else:
+        what, unit = f"{gemm.test} {text.size(gemm.size)}", "GB/s"
+    where = " ".join(part for part in (gemm.host, gemm.device) if part)
+    result = f"{gemm.rate:.4g} {unit} in {text.duration(gemm.dur_ns)}" if gemm.status == "ok" else gemm.status
+    return f"{what}{' on ' + where if where else ''}: {result}"
+
+
+def _link(link: r.Link) -> str:
+    ends = " - ".join(link.ends[:4]) or text.rank_list(link.ranks) or "?"
+    what = f"{link.test} {text.size(link.bytes)} {ends}"
+    if link.status != "ok":
+        return f"{what}: {link.status}"
+    kind = f", {link.type}" if link.type != "unknown" else ""
+    took = f" in {text.duration(link.dur_ns)}" if link.dur_ns > 0 else ""
+    return f"{what}: busbw {link.busbw_gbps:.4g} GB/s{took}{kind}"
+
+
+def _sample(sample: r.Sample) -> str:
+    labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+    name = f"{sample.metric}{'{' + labels + '}' if labels else ''}"
+    good = sample.value[np.isfinite(sample.value)]
+    unit = f" {sample.unit}" if sample.unit else ""
+    if not len(sample.value):
+        return f"{name}: no samples"
+    if not len(good):
+        return f"{name}: no data in {text.plural(len(sample.value), 'sample')}"
+    if len(sample.value) == 1:
+        return f"{name} = {good[0]:.6g}{unit}"
+    low, middle, high = np.quantile(good, (0.0, 0.5, 1.0)).tolist()
+    missing = f", {len(sample.value) - len(good)} without data" if len(good) < len(sample.value) else ""
+    return f"{name}: {len(sample.value)} samples, median {middle:.6g}, {low:.6g} to {high:.6g}{unit}{missing}"

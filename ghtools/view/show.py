@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from ghtools.stream.errors import InputError
 from ghtools.stream.framing import GOOD_ENDS, Source, sections
-from ghtools.stream.records import Alert, Calls, Change, Iters, Job, Record
+from ghtools.stream.records import Alert, Change, Finding, Job, Record, Suspect
 
 from . import sentence, table, text
 
@@ -20,26 +20,15 @@ def human(record: Record, *, expand: bool) -> Iterator[str]:
     when = text.clock(t_ns) if t_ns is not None else ""
     kind = sentence.one_line(sentence.kind_of(record))
     yield f"{when:<9}{kind:<7}{sentence.rank_of(record):>5}  {sentence.sentence(record)}"
-    rows: Iterable[str] = ()
-    if expand and isinstance(record, Calls):
-        rows = table.calls_rows(record)
-    elif expand and isinstance(record, Iters):
-        rows = table.iters_rows(record)
-    elif isinstance(record, Job):
-        rows = table.job_rows(record)
-    for row in rows:
+    rows = table.job_rows(record) if isinstance(record, Job) else table.rows(record)
+    for row in rows if expand or isinstance(record, Job) else ():
         yield "    " + sentence.one_line(row)
 
 
 def plain(record: Record, *, expand: bool) -> Iterator[str]:
     """One line with the date, for logs and grep; rows of an expanded batch are lines of their own."""
-    rows: Iterator[str] | None = None
-    if expand and isinstance(record, Calls):
-        rows = table.calls_rows(record)
-    elif expand and isinstance(record, Iters):
-        rows = table.iters_rows(record)
-    if rows is not None:
-        next(rows)  # its header
+    rows = table.rows(record) if expand else iter(())
+    if next(rows, None) is not None:  # that was the header
         for row in rows:
             yield f"{record.kind} {' '.join(row.split())}"
         return
@@ -58,6 +47,8 @@ def colour_of(record: Record) -> str:
         if record.stage != "confirmed":
             return "33"
         return "32" if record.type == "relief" else "31"
+    if isinstance(record, Suspect | Finding):
+        return {"attributed": "31", "confirmed": "1;31", "cleared": "32"}.get(record.verdict, "33")
     return {"head": "2", "end": "2", "period": "36", "job": "1"}.get(record.kind, "")
 
 

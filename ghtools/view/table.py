@@ -39,7 +39,7 @@ def flag_names(flags: int) -> str:
     return " ".join(words)
 
 
-def _chunks(batch: r.Calls | r.Iters, names: list[str]) -> Iterator[Iterator[tuple[Any, ...]]]:
+def _chunks(batch: r.Calls | r.Iters | r.Sample, names: list[str]) -> Iterator[Iterator[tuple[Any, ...]]]:
     columns = [getattr(batch, name) for name in names]
     for start in range(0, len(columns[0]), CHUNK_ROWS):
         yield zip(*(column[start : start + CHUNK_ROWS].tolist() for column in columns), strict=True)
@@ -71,6 +71,24 @@ def iters_rows(batch: r.Iters) -> Iterator[str]:
                 f"{text.clock(t_ns, fine=True):>15} {batch.rank:>5} {index:>9} {text.duration(dur_ns):>8}  "
                 f"{name_of(r.PHASES, phase, 'phase'):<8} {count or '-':>6} {seq if seq >= 0 else '-':>9}"
             )
+
+
+def sample_rows(batch: r.Sample) -> Iterator[str]:
+    """One line a sample."""
+    yield f"{'time':>15} {'value':>14}  {batch.metric} {batch.unit}".rstrip()
+    for rows in _chunks(batch, ["t_ns", "value"]):
+        for t_ns, value in rows:
+            yield f"{text.clock(t_ns, fine=True):>15} {value:>14.6g}"
+
+
+def rows(record: r.Record) -> Iterator[str]:
+    """The rows of a batch under a header; nothing for a plain record."""
+    if isinstance(record, r.Calls):
+        yield from calls_rows(record)
+    elif isinstance(record, r.Iters):
+        yield from iters_rows(record)
+    elif isinstance(record, r.Sample):
+        yield from sample_rows(record)
 
 
 def job_rows(job: r.Job) -> Iterator[str]:
