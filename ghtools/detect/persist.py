@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector's whole state as plain values and blobs, and back. What is read back is checked, not trusted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
+
+from ghtools.stream.errors import InputError
+from ghtools.stream.records import Change
+
+from .consensus import Event, Seen
+from .detector import Detector
+from .watch import Episode, Memory, Pending, Watch
+
+MAGIC = "ghtools-bocd-state-1"
+
+T = TypeVar("T")
+
+
+def dump(detector: Detector) -> tuple[dict[str, Any], list[bytes]]:
+    """All of a detector's state: JSON-able values, and one blob a rank."""
+    con = detector.consensus
+    watches = list(detector.watches.values())
+    meta = {
+        "settings": _settings(detector),
+        "watches": [{"rank": w.rank, **asdict(w.memory)} for w in watches],
+        "consensus": {
+            "seen": [[rank, asdict(s)] for rank, s in con.seen.items()],
+            "listed": [[rank, state] for rank, state in con.listed.items()],
+            "events": [_event(e) for e in con.events],
+            "alone": [_event(e) for e in con.alone],
+            "episodes": con.episodes,
+            "newest_ns": con.newest_ns,
+            "records": con.records,
+        },
+    }
+    return meta, [w.series.to_bytes() for w in watches]
+
+
+def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> None:
+    """Put the state into a new detector of the same settings; InputError says why it cannot be."""
+    try:
+        if meta["settings"] != _settings(detector):
+            raise InputError("cannot use the state", "it was made with other options", "the same ones, or removing it")
+        if len(meta["watches"]) != len(blobs):
+            raise ValueError("ranks and their states differ in number")
+        for item, blob in zip(meta["watches"], blobs, strict=True):
+            rank = _whole(item.pop("rank"))
+            memory = _plain(Memory, item)
+            memory.pending = _plain(Pending, item["pending"]) if item["pending"] else None
+            memory.episode = _plain(Episode, item["episode"]) if item["episode"] else None
+            memory.base = [float(v) for v in item["base"]][:256]
+            memory.anchor = [float(v) for v in item["anchor"]][:256]
+            detector.watches[rank] = Watch(rank, detector.model, detector.settings, detector.explain, blob, memory)
+        con, saved = detector.consensus, meta["consensus"]
+        con.seen = {_whole(rank): _plain(Seen, item) for rank, item in saved["seen"]}
+        con.listed = {_whole(rank): str(state) for rank, state in saved["listed"]}
+        con.events = [_to_event(item) for item in saved["events"]]
+        con.alone = [_to_event(item) for item in saved["alone"]]
+        con.episodes, con.newest_ns = _whole(saved["episodes"]), _whole(saved["newest_ns"])
+        con.records = _whole(saved["records"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise InputError("cannot use the state", f"it is damaged ({error})", "removing it") from None
+
+
+def _settings(detector: Detector) -> dict[str, Any]:
+    s, p = detector.settings, detector.model.prior
+    return {"min_change": s.min_change, "schedule": list(s.schedule), "hazard": p.hazard}
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is not a whole number")
+    return value
+
+
+def _plain(cls: type[T], item: Any) -> T:
+    """A dataclass whose fields are numbers, words and flags (others are left at their defaults)."""
+    values = {}
+    for f in fields(cls):  # type: ignore[arg-type]
+        want = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}.get(str(f.type))
+        if want is None:
+            continue
+        value = item[f.name]
+        if not isinstance(value, want) or (isinstance(value, bool) and bool not in want):
+            raise ValueError(f"{f.name} is {type(value).__name__}")
+        values[f.name] = value
+    return cls(**values)
+
+
+def _event(event: Event) -> dict[str, Any]:
+    item = asdict(event)
+    for name in ("onset", "doubt", "relief", "update"):
+        item[name] = [asdict(change) for change in getattr(event, name).values()]
+    return item
+
+
+def _to_event(item: Any) -> Event:
+    event = _plain(Event, item)
+    for name in ("onset", "doubt", "relief", "update"):
+        for saved in item[name]:
+            change = _plain(Change, saved)
+            change.ranks = [_whole(rank) for rank in saved["ranks"]]
+            getattr(event, name)[change.rank] = change
+    return event

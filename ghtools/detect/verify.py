@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification: is the change that the posterior believes in large, certain and lasting enough to report?
+
+The posterior alone alarms in most noisy series (ALGORITHMS.md section 1.4), so nothing is reported without
+these tests on the raw values: the difference of medians, its interval widened for autocorrelation, a rank
+test, and that the last values still lie on the new side.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ghtools.job.native import lib
+
+Floats = NDArray[np.float32]
+
+N_CONFIRM = 6  # values after the change; with 100 before, fewer cannot reach the rank test's threshold
+N_FAST = 4  # enough for a jump that no value before comes near
+N_GIVE_UP = 30  # a candidate that is not confirmed by then is dropped
+FAST_LOG, FAST_NS = log(1.5), 2e9
+SE_MEDIAN = 1.2533  # standard error of a median of n normal values: this, times sigma / sqrt(n)
+
+
+class Compared(c.Structure):
+    """struct gh_compared of csrc/native/compare.c; natural logs of nanoseconds."""
+
+    _fields_ = tuple(
+        (name, c.c_double)
+        for name in (
+            "median_before", "median_after", "scale_before", "scale_after", "lag1", "rank_z",
+            "lowest_after", "highest_after", "lowest_before", "highest_before",
+        )
+    )  # fmt: skip
+    median_before: float
+    median_after: float
+    scale_before: float
+    scale_after: float
+    lag1: float
+    rank_z: float
+    lowest_after: float
+    highest_after: float
+    lowest_before: float
+    highest_before: float
+
+
+lib.gh_compare.argtypes = (c.c_void_p, c.c_int64, c.c_void_p, c.c_int64, c.c_void_p)
+
+
+def compare(before: Floats, after: Floats) -> Compared:
+    """Medians, scales, autocorrelation and rank test of two samples of 1 to 256 log durations."""
+    out = Compared()
+    before, after = np.ascontiguousarray(before, np.float32), np.ascontiguousarray(after, np.float32)
+    if lib.gh_compare(before.ctypes.data, len(before), after.ctypes.data, len(after), c.byref(out)):
+        raise ValueError("a sample must hold 1 to 256 values")
+    return out
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What verification found. `d` is log(after / before), `se` its standard error."""
+
+    outcome: str  # confirm, reject or wait
+    d: float
+    se: float
+    z: float
+    n_before: int
+    n_after: int
+    compared: Compared
+    failed: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        return exp(self.d)
+
+    def text(self) -> str:
+        """The numbers and the tests, for people."""
+        tests = "all tests passed" if not self.failed else "failed: " + ", ".join(self.failed)
+        return (
+            f"{exp(self.compared.median_before) / 1e6:.4g} -> {exp(self.compared.median_after) / 1e6:.4g} ms "
+            f"({100 * (self.ratio - 1):+.1f} %, se {100 * self.se:.1f}), rank z {self.z:.1f}, "
+            f"{self.n_before} before, {self.n_after} after; {tests}"
+        )
+
+
+def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONFIRM) -> Judgement:
+    """Test a candidate change; `min_log` is the least |log ratio| worth reporting.
+
+    `n_confirm` is raised where short bursts have passed before. Few values before (a job's first
+    iterations) ask for a larger change and more values after.
+    """
+    nb, na = len(before), len(after)
+    found = compare(before, after)
+    d = found.median_after - found.median_before
+    # A handful of values says little about its own spread: at least that of before is assumed.
+    scale_after = max(found.scale_after, found.scale_before) if na < 12 else found.scale_after
+    inflate = (1 + found.lag1) / (1 - found.lag1) if nb >= 20 else 1.5
+    variance = found.scale_before**2 / nb + scale_after**2 / na
+    se = SE_MEDIAN * sqrt(variance * inflate)
+    side = 1.0 if d > 0 else -1.0
+    z = side * found.rank_z / inflate**0.25
+    size = abs(d)
+    if nb < 20:
+        min_log, n_confirm = 1.5 * min_log, n_confirm + 2
+    z_min = 4.0 if nb >= 60 else 3.6 if nb >= 30 else 3.3 if nb >= 20 else 3.0
+    width = 3.0 if na < N_GIVE_UP else 1.0
+    middle = 0.5 * (found.median_before + found.median_after)
+    recent = float(np.median(after[-3:]))
+    stays = side * (recent - middle) > 0
+    if na >= N_FAST and na < n_confirm and n_confirm == N_CONFIRM and size >= FAST_LOG and nb >= 30 and stays:
+        gap = found.lowest_after - found.highest_before if d > 0 else found.lowest_before - found.highest_after
+        if gap > 0.25 * size and float(np.exp(after.astype(np.float64)).sum()) >= FAST_NS:
+            return Judgement("confirm", d, se, z, nb, na, found)
+    failed = []
+    if na < n_confirm:
+        failed.append(f"{na} of {n_confirm} values")
+    if size < min_log:
+        failed.append(f"under {100 * (exp(min_log) - 1):.0f} %")
+    if size - width * se < 0.63 * min_log:
+        failed.append("interval")
+    if z < z_min:
+        failed.append("rank test")
+    if not stays:
+        failed.append("went back")
+    outcome = "wait" if failed else "confirm"
+    if failed and (na >= N_GIVE_UP or (na >= N_CONFIRM and size + 2 * se < min_log)):
+        outcome = "reject"
+    return Judgement(outcome, d, se, z, nb, na, found, tuple(failed))

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank: from what the hot path noticed to changes that are worth a record (ALGORITHMS.md section 1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import exp, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ghtools.stream.records import Change, Iters
+
+from . import series as hot
+from .series import Model, Series
+from .verify import N_CONFIRM, Judgement, compare, judge
+
+Floats = NDArray[np.float32]
+
+FIRST = 10  # values of a level before anything is said
+REFINE = (30, 60, 100)  # then its scale and level are measured again
+REFRESH = 500
+BEFORE = 100  # values before a change that it is compared with
+GUARD_EVERY, GUARD_N, GUARD_MINOR = 10, 30, 50
+MINOR_LOG = log(1.05)  # a smaller loss is not looked for
+WARMUP_ITERS = 100  # getting faster this early is warm-up
+BURST_MEMORY = 500  # values for which a passed burst is remembered
+BURST_MOST = 20
+SCALE_FLOOR = 0.005
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may set; the defaults are meant for every job."""
+
+    min_change: float = 0.10
+    schedule: tuple[int, ...] = ()  # iteration indices at which the pace changes on purpose
+    slack: int = 3  # a change this many iterations from the schedule is the planned one
+    look_min: float = 0.9
+    near_min: float = 0.5
+
+    @property
+    def min_log(self) -> float:
+        return log(1 + self.min_change)
+
+
+@dataclass
+class Pending:
+    """A candidate change: `at` is its first value."""
+
+    at: int
+    side: int  # +1 slower, -1 faster
+    probability: float
+    said: bool = False  # a suspected record was made
+    since: int = 0
+
+
+@dataclass
+class Episode:
+    """From a confirmed onset until relief."""
+
+    number: int
+    base: float  # log level before it
+    level: float  # log level now
+    onset_index: int
+    onset_at: int
+    onset_t_ns: int
+    total_before: float
+    minor: bool = False  # a loss under the reporting threshold
+    verdict: str = "fail-slow"
+
+
+@dataclass
+class Memory:
+    """What survives a change: plain values, so that it can be saved."""
+
+    incarnation: int = 0
+    segment: int = 0  # first value of the present level
+    began: int = 0  # first value after the start or a restart
+    restarted: bool = False
+    episodes: int = 0
+    pending: Pending | None = None
+    episode: Episode | None = None
+    base: list[float] = field(default_factory=list)  # sample of the healthy level, log durations
+    anchor: list[float] = field(default_factory=list)  # sample of the level last reported
+    burst: int = 0  # length of the longest burst that passed lately
+    burst_at: int = 0
+
+
+class Watch:
+    """Detector of one rank. `feed` yields changes of level "rank"."""
+
+    def __init__(
+        self,
+        rank: int,
+        model: Model,
+        settings: Settings,
+        explain: Callable[[str], None] | None = None,
+        state: bytes | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.rank, self.settings, self._explain = rank, settings, explain
+        self.series = Series(model, state)
+        self.memory = memory or Memory()
+        s = self.series.state
+        if state is None:
+            s.look_min, s.near_min = settings.look_min, settings.near_min
+            s.near_by, s.look_by = 0.7 * settings.min_log, 0.5 * settings.min_log
+            s.guard_by = min(0.8 * MINOR_LOG, 0.8 * settings.min_log)
+            s.wake_at = FIRST
+
+    # -- feeding ------------------------------------------------------------------------------------
+
+    def feed(self, rec: Iters) -> Iterator[Change]:
+        """Take one batch; changes as soon as they are known."""
+        if rec.incarnation != self.memory.incarnation:
+            yield from self._restart()
+            self.memory.incarnation = rec.incarnation
+        addresses, alive = hot.columns(rec)
+        n, done, series = len(alive[0]), 0, self.series
+        while done < n:
+            done = series.feed(*addresses, n, done)
+            if series.news.why:
+                yield from self._look()
+
+    def _look(self) -> Iterator[Change]:
+        news, why = self.series.news, self.series.news.why
+        if why & hot.RESTART:
+            yield from self._restart()
+            return
+        if why & hot.WAKE:
+            yield from self._wake()
+        memory = self.memory
+        if memory.pending is None and self.series.state.armed:
+            if why & hot.NEAR:
+                yield from self._begin(news.at - 2, news.near)
+            elif why & hot.LOOK:
+                yield from self._begin(news.at - news.mode, news.look)
+        if memory.pending is not None:
+            yield from self._decide(memory.pending)
+        elif why & hot.GUARD:
+            yield from self._guard()
+
+    # -- levels -------------------------------------------------------------------------------------
+
+    def _wake(self) -> Iterator[Change]:
+        """A level has been seen for a while: measure it (again)."""
+        memory, s = self.memory, self.series.state
+        if memory.pending is not None:
+            s.wake_at = s.count + 5
+            return
+        n = s.count - memory.segment
+        values = self.series.logs(memory.segment, s.count)
+        if not s.armed:
+            self._arm(values[-BEFORE:])
+            if memory.restarted:
+                yield from self._after_restart(values)
+        elif n <= REFINE[0] + 5 and memory.segment == memory.began:
+            self._arm(values[-BEFORE:])
+        if n <= BEFORE + 5 and len(values):
+            memory.anchor = [float(v) for v in values[-BEFORE:]]
+            if memory.episode is None or (memory.episode.minor is False and not memory.base):
+                memory.base = list(memory.anchor)
+            s.anchor = float(np.median(memory.anchor))
+        if len(values):
+            s.level = float(np.median(values[-BEFORE:]))
+        s.wake_at = next((memory.segment + r for r in REFINE if memory.segment + r > s.count), s.count + REFRESH)
+
+    def _arm(self, values: Floats) -> None:
+        """Standardise by these values and run the posterior over them."""
+        n = len(values)
+        found = compare(values, values)
+        scale = max(found.scale_before * (1 + 4 / n), SCALE_FLOOR)
+        if n >= FIRST:
+            # A step inside the sample widens the spread of values but not that of differences.
+            steps = np.abs(np.diff(values))
+            scale = max(min(scale, 1.5 * 1.4826 * float(np.median(steps)) * (1 + 4 / n)), SCALE_FLOOR)
+        self.series.arm(found.median_before, scale, self.series.state.count - n)
+        s = self.series.state
+        s.level = s.anchor = found.median_before
+        s.slow = found.median_before
+
+    def _before(self, at: int) -> Floats:
+        """The level that a change at `at` is compared with: never shorter than to the last report."""
+        memory = self.memory
+        mine = self.series.logs(max(memory.segment, at - BEFORE), at)
+        healthy = memory.episode is None or memory.episode.minor
+        if len(mine) < BEFORE and healthy and memory.base and memory.segment != memory.began:
+            older = np.asarray(memory.base[-(BEFORE - len(mine)) :], np.float32)
+            if abs(float(np.median(older)) - self.series.state.level) < 0.3 * self.settings.min_log:
+                return np.concatenate((older, mine))
+        return mine
+
+    # -- candidates ---------------------------------------------------------------------------------
+
+    def _begin(self, at: int, probability: float) -> Iterator[Change]:
+        """A candidate: find its first value, and say so if it is a slow-down out of a healthy level."""
+        memory, s = self.memory, self.series.state
+        at = max(at, memory.segment + 5)
+        after = self.series.logs(at, s.count)
+        if len(after) < 2:
+            return
+        level, now = s.level, float(np.median(after[-5:]))
+        side = 1 if now > level else -1
+        middle = 0.5 * (level + now)
+        while at > memory.segment + 5 and side * (float(self.series.logs(at - 1, at)[0]) - middle) > 0:
+            at -= 1
+        while at < s.count - 2 and side * (float(self.series.logs(at, at + 1)[0]) - middle) < 0:
+            at += 1
+        memory.pending = Pending(at, side, probability, since=s.count)
+        s.follow = 1
+        yield from ()
+
+    def _needed(self) -> int:
+        """Values after a change before it is believed: more where bursts have passed lately."""
+        memory = self.memory
+        if memory.burst and self.series.state.count - memory.burst_at < BURST_MEMORY:
+            return max(N_CONFIRM, min(memory.burst + 4, BURST_MOST))
+        return N_CONFIRM
+
+    def _threshold(self, side: int) -> float:
+        episode = self.memory.episode
+        if side < 0 and episode is not None:
+            return min(self.settings.min_log, 0.6 * (episode.level - episode.base))
+        return self.settings.min_log
+
+    def _decide(self, pending: Pending) -> Iterator[Change]:
+        memory, s, news = self.memory, self.series.state, self.series.news
+        pending.probability = max(pending.probability, news.look, news.near)
+        before, after = self._before(pending.at), self.series.logs(pending.at, s.count)
+        if not len(before) or not len(after):
+            memory.pending = None
+            s.follow = 0
+            return
+        threshold = self._threshold(pending.side)
+        found = judge(before, after, threshold, self._needed())
+        middle = 0.5 * (found.compared.median_before + found.compared.median_after)
+        passed = len(after) >= 4 and pending.side * (float(np.median(after[-3:])) - middle) < 0
+        if found.outcome == "confirm" and found.d * pending.side > 0:
+            memory.pending = None
+            s.follow = 0
+            self._tell("confirmed", pending, found)
+            yield from self._confirm(pending, found)
+            return
+        if (
+            not pending.said
+            and pending.side > 0
+            and memory.episode is None
+            and not passed
+            and len(after) >= 3
+            and found.d >= 0.8 * threshold
+            and float(after[-3:].min()) > found.compared.median_before + 0.6 * threshold
+        ):
+            pending.said = True
+            yield self._change("onset", "suspected", pending.at, found, pending.probability, verdict="unknown")
+        if found.outcome == "reject" or passed or found.d * pending.side <= 0:
+            self._tell("dropped", pending, found)
+            yield from self._drop(pending, found, passed)
+
+    def _drop(self, pending: Pending, found: Judgement, passed: bool) -> Iterator[Change]:
+        """The candidate came to nothing."""
+        memory, s = self.memory, self.series.state
+        memory.pending = None
+        s.follow = 0
+        # Its posterior mass stays at look-back lengths until the run is older than that.
+        s.look_from = max(s.look_from, pending.at + hot.YOUNG + 2) if not passed else s.count + 3
+        if passed:
+            length = max(found.n_after - 2, 1)
+            if length > 2:
+                memory.burst = max(memory.burst if s.count - memory.burst_at < BURST_MEMORY else 0, length)
+                memory.burst_at = s.count
+        if pending.said:
+            verdict = "blip" if passed else "unknown"
+            yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict=verdict)
+
+    def _guard(self) -> Iterator[Change]:
+        """The slow average has left the anchor: a ladder of small steps, a ramp, or a small loss that lasts."""
+        memory, s = self.memory, self.series.state
+        s.guard_from = s.count + GUARD_EVERY
+        if len(memory.anchor) < 20:
+            return
+        episode, min_log = memory.episode, self.settings.min_log
+        anchor = np.asarray(memory.base if episode and episode.minor else memory.anchor, np.float32)
+        after = self.series.logs(max(memory.segment, s.count - GUARD_N), s.count)
+        if len(after) < GUARD_N:
+            return
+        found = judge(anchor, after, self._threshold(1 if s.slow > s.anchor else -1))
+        if found.outcome == "confirm":
+            yield from self._gradual(found, minor=False)
+            return
+        after = self.series.logs(max(memory.segment, s.count - GUARD_MINOR), s.count)
+        if episode is None and len(after) >= GUARD_MINOR and len(anchor) >= GUARD_N and min_log > MINOR_LOG:
+            small = judge(anchor, after, MINOR_LOG)
+            if small.outcome == "confirm" and small.d - 3 * small.se > 0.8 * MINOR_LOG and small.z > 6:
+                yield from self._gradual(small, minor=True)
+
+    def _gradual(self, found: Judgement, minor: bool) -> Iterator[Change]:
+        s = self.series.state
+        side = 1 if found.d > 0 else -1
+        values = self.series.logs(max(self.memory.segment, s.count - 200), s.count)
+        beyond = side * (values - (found.compared.median_before + 0.5 * found.d)) > 0
+        wide = np.convolve(beyond, np.ones(5), "same") >= 3
+        inside = np.flatnonzero(~wide[: len(wide) - 2])
+        at = s.count - len(values) + (int(inside[-1]) + 1 if len(inside) else 0)
+        pending = Pending(min(at, s.count - 10), side, float(s.mass_look))
+        self._tell("gradual", pending, found)
+        yield from self._confirm(pending, found, gradual=True, minor=minor)
+
+    # -- confirmed ----------------------------------------------------------------------------------
+
+    def _confirm(
+        self, pending: Pending, found: Judgement, gradual: bool = False, minor: bool = False
+    ) -> Iterator[Change]:
+        memory = self.memory
+        at, probability = pending.at, pending.probability
+        episode = memory.episode
+        level_now = found.compared.median_after
+        index = self.series.index_at(at)
+        healthy = found.compared.median_before
+        if episode is None and pending.side > 0:
+            kind = "drift" if gradual else "onset"
+            verdict = self._onset_verdict(index, minor)
+            if verdict == "planned":
+                self._settle(at, level_now, new_base=True)
+                yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
+                return
+            memory.episodes += 1
+            if not (gradual and memory.base):
+                memory.base = [float(v) for v in self._before(at)]
+            memory.episode = Episode(
+                memory.episodes, healthy, level_now, index, at, self.series.t_at(at), self.series.total_before(at),
+                minor, verdict,
+            )  # fmt: skip
+            self._settle(at, level_now)
+            yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
+        elif episode is None:
+            early = at - memory.began < WARMUP_ITERS
+            verdict = "planned" if self._planned(index) else "warm-up" if early else "unknown"
+            self._settle(at, level_now, new_base=True)
+            yield self._change("relief", "confirmed", at, found, probability, verdict=verdict)
+        elif pending.side < 0 and self._is_back(level_now, episode):
+            yield self._relief(at, found, probability)
+        else:
+            episode.level = level_now
+            if pending.side > 0 and level_now - episode.base >= self.settings.min_log:
+                episode.minor, episode.verdict = False, "fail-slow"
+            self._settle(at, level_now)
+            kind = "onset" if pending.side > 0 else "relief"
+            verdict = episode.verdict if pending.side > 0 else "unknown"
+            yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
+
+    def _is_back(self, level: float, episode: Episode) -> bool:
+        """Is this level the one before the episode, or near enough to call it over?"""
+        room = 0.5 * self.settings.min_log
+        if episode.minor:
+            room = min(room, 0.5 * (episode.level - episode.base))
+        return level - episode.base < room
+
+    def _relief(self, at: int, found: Judgement, probability: float) -> Change:
+        memory = self.memory
+        episode = memory.episode
+        assert episode is not None
+        slow_n = max(at - episode.onset_at, 1)
+        lost = self.series.total_before(at) - episode.total_before - slow_n * exp(episode.base)
+        index = self.series.index_at(at)
+        change = self._change("relief", "confirmed", at, found, probability, verdict="recovered")
+        change.n_iters = index - episode.onset_index if index > episode.onset_index else slow_n
+        change.lost_ns = max(0, round(lost))
+        memory.episode = None
+        level = found.compared.median_after
+        # Back at the healthy level: keep its sample. Clearly faster than that: a new one.
+        faster = level < episode.base - 0.5 * self.settings.min_log
+        self._settle(at, level, new_base=faster, anchor=None if faster else memory.base)
+        return change
+
+    def _settle(self, at: int, level: float, new_base: bool = False, anchor: list[float] | None = None) -> None:
+        """A change was reported: what comes is compared with the new level."""
+        memory, s = self.memory, self.series.state
+        memory.segment = at
+        memory.anchor = list(anchor) if anchor else [float(v) for v in self.series.logs(at, s.count)]
+        if new_base:
+            memory.base = list(memory.anchor)
+        s.level = level
+        s.anchor = float(np.median(memory.anchor))
+        s.slow = level
+        s.guard_from = s.count + GUARD_N
+        s.look_from = s.near_from = s.count + 2
+        s.wake_at = s.count + 10
+
+    def _planned(self, index: int) -> bool:
+        return any(abs(index - step) <= self.settings.slack for step in self.settings.schedule)
+
+    def _onset_verdict(self, index: int, minor: bool) -> str:
+        if self._planned(index):
+            return "planned"
+        return "unknown" if minor else "fail-slow"
+
+    # -- restarts -----------------------------------------------------------------------------------
+
+    def _restart(self) -> Iterator[Change]:
+        """A new process: warm up again, remember the level before."""
+        memory, s = self.memory, self.series.state
+        pending = memory.pending
+        memory.pending = None
+        s.follow = 0
+        if pending is not None and pending.said:
+            before, after = self._before(pending.at), self.series.logs(pending.at, s.count)
+            found = judge(before, after, self.settings.min_log)
+            yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict="restart")
+        if s.count - memory.segment >= FIRST or memory.restarted:
+            memory.restarted = True
+        s.armed = 0
+        s.last_index = s.last_t_ns = -(1 << 63)
+        memory.segment = memory.began = s.count
+        s.wake_at = s.count + FIRST
+
+    def _after_restart(self, values: Floats) -> Iterator[Change]:
+        """Enough of the new process was seen to compare it with the one before."""
+        memory = self.memory
+        memory.restarted = False
+        yield from ()
+
+    # -- records ------------------------------------------------------------------------------------
+
+    def _change(self, kind: str, stage: str, at: int, found: Judgement, probability: float, verdict: str) -> Change:
+        series, episode = self.series, self.memory.episode
+        last = series.state.count - 1
+        width = 1.96 * found.se
+        return Change(
+            type=kind,
+            stage=stage,
+            level="rank",
+            rank=self.rank,
+            episode=episode.number if episode else 0,
+            verdict=verdict,
+            before_ns=round(exp(found.compared.median_before)),
+            after_ns=round(exp(found.compared.median_after)),
+            ratio=found.ratio,
+            ratio_lo=exp(found.d - width),
+            ratio_hi=exp(found.d + width),
+            probability=float(probability),
+            onset_index=series.index_at(at),
+            said_index=series.index_at(last),
+            onset_t_ns=series.t_at(at),
+            said_t_ns=series.t_at(last) + round(exp(float(series.logs(last, last + 1)[0]))),
+            why=found.text(),
+        )
+
+    def _tell(self, what: str, pending: Pending, found: Judgement) -> None:
+        if self._explain is not None:
+            self._explain(
+                f"rank {self.rank}: {what} at iteration {self.series.news.index}: change at iteration "
+                f"{self.series.index_at(pending.at)}, probability {pending.probability:.3f}, {found.text()}"
+            )
+
+    def dump(self) -> tuple[dict[str, Any], bytes]:
+        """All state: plain values and the hot state's bytes."""
+        from dataclasses import asdict
+
+        return {"rank": self.rank, **asdict(self.memory)}, self.series.to_bytes()
