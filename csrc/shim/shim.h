@@ -43,6 +43,11 @@ bool gh_ring_open(int comm_rank, int comm_size); /* at the first communicator; f
 void gh_ring_release(void);                      /* in a forked child */
 void gh_ring_end(void);                          /* at exit */
 void gh_call(const struct gh_call *call);        /* the hot path: record one call now */
+extern struct gh_ring *gh_ring_now;
+static inline bool gh_ring_is_open(void)
+{
+    return __atomic_load_n(&gh_ring_now, __ATOMIC_ACQUIRE);
+}
 void gh_ring_backend(uint32_t backend, const char *path);
 
 /* comm.c: handles (ncclComm_t, ProcessGroupGloo*) and the table of communicators in the ring */
@@ -60,8 +65,20 @@ bool gh_comm_known(uint64_t id);                 /* was there ever one with this
 void gh_comm_unmatched(void);
 void gh_comm_forget(void); /* in a forked child */
 
+/* hooks_gloo.c */
+void gh_gloo_prepare(void); /* find what sizes are read with; before the first group is used */
+
 /* resolve.c: the real function behind a hooked one */
-void *gh_resolve(const char *name, const void *own, const char *const *sonames);
+void *gh_resolve(const char *name, const char *const *sonames); /* sonames ends with NULL */
+static inline void *gh_real(void **cache, const char *name, const char *const *sonames)
+{
+    void *real = __atomic_load_n(cache, __ATOMIC_RELAXED);
+    if (GH_UNLIKELY(!real)) {
+        real = gh_resolve(name, sonames);
+        __atomic_store_n(cache, real, __ATOMIC_RELAXED);
+    }
+    return real;
+}
 void gh_object_path(const void *address, char *out, unsigned long cap);
 
 #endif
