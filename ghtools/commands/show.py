@@ -33,10 +33,11 @@ def main(
     wanted = frozenset(kind.strip() for kind in kinds.split(",") if kind.strip())
     out = sys.stdout
     colour = os.isatty(1) and not (json or text or os.environ.get("NO_COLOR")) and os.environ.get("TERM") != "dumb"
-    if not (json or text):
-        print(show.HEADER, file=out, flush=True)
+    header = "" if json or text else show.HEADER + "\n"
     records = show.Selection(Input(files), Voice("gh-show"), wanted, head)
     for record in records:
+        out.write(header)
+        header = ""
         if json:
             lines = jsonl.lines(record)
         else:

@@ -18,7 +18,9 @@ Pct = Annotated[float, typer.Option(metavar="PCT", min=0, max=50, help="Noise of
 @command("gh-synth")
 def main(
     what: Annotated[str, typer.Argument(metavar="iters|calls", help="Which records to make.")] = "iters",
-    ranks: Annotated[int, typer.Option(min=1, max=1 << 20, help="Ranks of the job.")] = 4,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="Ranks of the job.  [default: 4, or of the layout]")
+    ] = None,
     iters: Annotated[int, typer.Option(min=1, help="Iterations.")] = 300,
     iter_ms: Annotated[float, typer.Option(min=0.001, help="Time of a healthy iteration.")] = 312.0,
     noise_pct: Pct = 1.0,
@@ -32,6 +34,11 @@ def main(
     ckpt_every: Annotated[int, typer.Option(min=0, help="A checkpoint every N iterations.")] = 0,
     warmup_iters: Annotated[int, typer.Option(min=0, help="Slow first iterations.")] = 0,
     restart: Annotated[list[int] | None, typer.Option(metavar="AT", help="All ranks restart here.")] = None,
+    family: Annotated[str, typer.Option(metavar="NAME", help="calls: ddp, loop, fsdp, megatron, moe, pipeline.")] = "",
+    layout: Annotated[str, typer.Option(metavar="tp=2,dp=2,pp=2", help="calls: parallel sizes.")] = "",
+    sizes: Annotated[str, typer.Option(metavar="layers=4,micro=8", help="calls: sizes; default by seed.")] = "",
+    log_every: Annotated[int, typer.Option(min=0, help="calls: a scalar all_reduce every N iterations.")] = 0,
+    lost_pct: Annotated[float, typer.Option(min=0, max=90, help="calls: share lost in the ring.")] = 0.0,
     unmarked: Annotated[bool, typer.Option("--unmarked", help="Leave every phase 'steady'.")] = False,
     batch_iters: Annotated[int, typer.Option(min=1, max=1 << 16, help="Iterations a record holds.")] = 64,
     pace: Annotated[float, typer.Option(metavar="SPEED", min=0, help="Emit in time, 1 = real; 0 = at once.")] = 0.0,
@@ -42,18 +49,30 @@ def main(
     Iterations are numbered from 0. --change 120:1.5 makes all ranks half as slow again from 120 on,
     --change 120:2:2:210 doubles rank 2 from 120 to before 210.
     """
-    from ghtools.source import synth
+    from ghtools.source import synth, synth_job
     from ghtools.stream.records import End, Head
 
-    if what != "iters":
-        raise GhError(f"cannot make {what}", "there are iters and calls", "`gh-synth iters`")
+    if what not in ("iters", "calls"):
+        raise GhError(f"cannot make {what}", "there are iters and calls", "gh-synth iters")
+    sized = synth_job.parse_sizes(layout)
+    if sized and ranks not in (None, synth_job.ranks_of(sized)):
+        raise GhError("cannot make this job", f"the layout has {synth_job.ranks_of(sized)} ranks, --ranks says {ranks}")
     spec = synth.Spec(
-        ranks=ranks, iters=iters, iter_ns=round(iter_ms * 1e6), noise_pct=noise_pct, tails=tails, seed=seed,
-        changes=synth.parse(change or [], ramp or [], blip or []), coupled=coupled,
-        eval_every=eval_every, ckpt_every=ckpt_every, warmup=warmup_iters, restarts=tuple(restart or ()),
-        marked=not unmarked, batch=1 if pace else batch_iters, t0_ns=time.time_ns() if now else synth.T0_NS,
+        ranks=ranks or (synth_job.ranks_of(sized) if sized else 4), iters=iters, iter_ns=round(iter_ms * 1e6),
+        noise_pct=noise_pct, tails=tails, seed=seed, changes=synth.parse(change or [], ramp or [], blip or []),
+        coupled=coupled, eval_every=eval_every, ckpt_every=ckpt_every, warmup=warmup_iters,
+        restarts=tuple(restart or ()), marked=not unmarked, batch=1 if pace else batch_iters,
+        t0_ns=time.time_ns() if now else synth.T0_NS,
     )  # fmt: skip
-    records = synth.iters(spec, Head(tool="gh-synth", version=__version__))
+    head = Head(tool="gh-synth", version=__version__)
+    if what == "calls":
+        job = synth_job.JobSpec(
+            family=family or ("megatron" if sized else "ddp"), layout=sized or {"dp": spec.ranks},
+            sizes=synth_job.parse_sizes(sizes), log_every=log_every, lost_pct=lost_pct,
+        )  # fmt: skip
+        records = synth_job.job_calls(spec, job, head)
+    else:
+        records = synth.iters(spec, head)
     if pace:
         records = synth.pace(records, pace, time.monotonic, stop.sleep)
     writer = output()

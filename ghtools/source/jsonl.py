@@ -7,6 +7,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from operator import itemgetter
 from typing import Any
 
 from ghtools.stream.errors import InputError
@@ -36,6 +37,12 @@ _SCALARS = {
 }
 _ROW_KEYS = {
     kind: frozenset({"kind", "row", "rows", *names, *(f"{name}_code" for name in names if name in WORDS)})
+    for kind, names in COLUMNS.items()
+}
+_KNOWN = {kind: _ROW_KEYS[kind] | _SCALARS[kind].keys() - {"extra"} for kind in COLUMNS}
+_GETTERS = {kind: itemgetter(*names) for kind, names in COLUMNS.items()}
+_CODED = {
+    kind: [(place, WORDS.get(name)) for place, name in enumerate(names) if name in WORDS or name == "comm"]
     for kind, names in COLUMNS.items()
 }
 
@@ -126,25 +133,47 @@ def _scalars(kind: str, item: dict[str, Any]) -> dict[str, Any]:
 
 def _row(kind: str, item: dict[str, Any], regroup: Regroup) -> Iterator[Record]:
     row, total = _place(item)
-    defaults = DEFAULTS.get(kind, {})
-    values = [_value(item, name, code, defaults) for name, code in COLUMNS[kind].items()]
-    if kind == "calls" and "bytes" not in item and "flags" not in item:
-        values[list(COLUMNS[kind]).index("flags")] = FLAG_BYTES_UNKNOWN
-    rest = {key: value for key, value in item.items() if key not in _ROW_KEYS[kind]}
-    key: Any = (kind, *rest.items())
-    if any(type(value) in (dict, list) for value in rest.values()):
-        key = (kind, repr(rest))
-    checked = rest
+    values = _quick(kind, item) or _values(kind, item)
+    if item.keys() <= _KNOWN[kind]:
+        key: Any = (kind, *map(item.get, _SCALARS[kind]))
+    else:
+        key = (kind, repr(_rest(kind, item)))
+    scalars: dict[str, Any] = {}
     if key not in regroup:
-        record = decode({"kind": kind, **_scalars(kind, rest)})
+        record = decode({"kind": kind, **_scalars(kind, _rest(kind, item))})
         encode(record)
-        checked = {name: getattr(record, name) for name in _SCALARS[kind]} | {"extra": record.extra}
+        scalars = {name: getattr(record, name) for name in _SCALARS[kind]} | {"extra": record.extra}
     try:
-        yield from regroup.add(kind, key, checked, values, row, total)
+        yield from regroup.add(kind, key, scalars, values, row, total)
     except OverflowError as error:
         raise ValueError(f"a number of {kind} is out of range: {error}") from None
     except TypeError as error:
         raise ValueError(f"a value of {kind} is no number: {error}") from None
+
+
+def _rest(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    """What is common to the rows of a batch."""
+    return {key: value for key, value in item.items() if key not in _ROW_KEYS[kind]}
+
+
+def _quick(kind: str, item: dict[str, Any]) -> list[Any] | None:
+    """The columns of a row as gh-show writes it; None where anything is otherwise."""
+    try:
+        values = list(_GETTERS[kind](item))
+        for place, codes in _CODED[kind]:
+            values[place] = codes[values[place]] if codes else int(values[place], 16)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return values if all(type(value) is int for value in values) else None
+
+
+def _values(kind: str, item: dict[str, Any]) -> list[Any]:
+    """The columns of a row made by hand or by jq."""
+    defaults = DEFAULTS.get(kind, {})
+    values = [_value(item, name, code, defaults) for name, code in COLUMNS[kind].items()]
+    if kind == "calls" and "bytes" not in item and "flags" not in item:
+        values[list(COLUMNS[kind]).index("flags")] = FLAG_BYTES_UNKNOWN
+    return values
 
 
 def _place(item: dict[str, Any]) -> tuple[int, int]:

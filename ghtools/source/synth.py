@@ -156,6 +156,12 @@ def durations(spec: Spec) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]
         yield index, np.maximum(1, np.rint(value * spec.iter_ns)).astype(np.int64), phase
 
 
+def cuts(index: NDArray[np.int64], batch: int, restarts: list[int]) -> Iterator[tuple[int, int]]:
+    """Pieces of a block: at most `batch` iterations, a new one at each restart."""
+    places = {0, *range(0, len(index), batch), *(restart - int(index[0]) for restart in restarts), len(index)}
+    yield from pairwise(sorted(place for place in places if 0 <= place <= len(index)))
+
+
 def iters(spec: Spec, head: Head) -> Iterator[Record]:
     """The whole stream but its end: head with the truth, the job, and batches of iterations rank by rank.
 
@@ -164,18 +170,16 @@ def iters(spec: Spec, head: Head) -> Iterator[Record]:
     spec.check()
     head.job, head.t_ns, head.truth = spec.job, spec.t0_ns, truth(spec)
     yield head
-    yield _job(spec, spec.t0_ns, 0)
+    yield job_record(spec, spec.t0_ns, 0)
     clock = np.full(spec.ranks, spec.t0_ns, np.int64)
     incarnation = 0
     restarts = sorted(set(spec.restarts))
     for index, dur_ns, phase in durations(spec):
-        cuts = sorted({0, *range(0, len(index), spec.batch), *(k - int(index[0]) for k in restarts), len(index)})
-        cuts = [cut for cut in cuts if 0 <= cut <= len(index)]
-        for begin, end in pairwise(cuts):
+        for begin, end in cuts(index, spec.batch, restarts):
             if int(index[begin]) in restarts:
                 incarnation += 1
                 clock[:] = clock.max() + RESTART_PAUSE_NS
-                yield _job(spec, int(clock[0]), incarnation)
+                yield job_record(spec, int(clock[0]), incarnation)
             part = dur_ns[begin:end]
             begins = clock + np.cumsum(part, axis=0) - part
             clock += part.sum(axis=0)
@@ -192,7 +196,8 @@ def iters(spec: Spec, head: Head) -> Iterator[Record]:
                 )
 
 
-def _job(spec: Spec, t_ns: int, incarnation: int) -> Job:
+def job_record(spec: Spec, t_ns: int, incarnation: int) -> Job:
+    """The job of a synthetic stream, all ranks on one host."""
     ranks = [
         {"rank": rank, "local_rank": rank, "host": "synth", "incarnation": incarnation, "state": "running"}
         for rank in range(spec.ranks)
