@@ -18,7 +18,7 @@ class Exit(IntEnum):
 
 EXIT_DOC: dict[Exit, str] = {
     Exit.OK: "done; nothing is slow",
-    Exit.SLOW: "done, and something is slow (gh-alert, gh-run and the validate commands only)",
+    Exit.SLOW: "done, and something is slow (gh-alert) or bad (gh-doctor)",
     Exit.USAGE: "wrong usage",
     Exit.INPUT: "bad or cut input; what was sound before it was delivered",
     Exit.MISSING: "what the command needs is not here (no job, no ring, no rights)",
