@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Protocol, cast
 
-from ghtools.stream.errors import GhError, InputError
+from ghtools.stream.errors import Exit, GhError, InputError
 from ghtools.stream.framing import READ_BYTES, Source, Stopped
 from ghtools.stream.records import STREAM_MAJOR, End, Head, Record
 
@@ -50,6 +50,7 @@ class Options:
     rank: int = -1  # rank of records that know none; -1 is the job as a whole
     job: str = ""
     more: dict[str, str] = field(default_factory=dict)  # --set KEY=VALUE, for what only one format needs
+    warn: Callable[[str], None] = lambda text: None  # a line for the person: what is missing, once
 
 
 class Importer(Protocol):
@@ -146,7 +147,7 @@ def read(
     peeked = [File(file.name, source) for file, source in zip(files, sources, strict=True)]
     is_open = any_ = False
     reason = "done"
-    records = made.read(peeked, options)
+    records = made.read(peeked, replace(options, warn=warn))
     while True:
         try:
             record = next(records)
@@ -161,7 +162,9 @@ def read(
         except Stopped:
             reason = "stopped"
             break
-        except InputError as error:
+        except GhError as error:
+            if error.code != Exit.INPUT:
+                raise
             warn(str(error))
             reason = f"cut: {error.what}"
             break
