@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import Any
 
@@ -29,6 +29,8 @@ WARMUP_ITERS = 100  # getting faster this early is warm-up
 BURST_MEMORY = 500  # values for which a passed burst is remembered
 BURST_MOST = 20
 SCALE_FLOOR = 0.005
+BACK_N, BACK_NATS = 5, 7.5  # values at the healthy level that end an episode, and their weight
+RETHINK = 8  # a candidate this old gives way to a newer one
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,13 @@ class Watch:
         if why & hot.WAKE:
             yield from self._wake()
         memory = self.memory
+        if (
+            memory.pending is not None
+            and why & hot.NEAR
+            and not memory.pending.said
+            and news.at - memory.pending.at > RETHINK
+        ):
+            memory.pending = None  # the posterior has moved on to a newer change
         if memory.pending is None and self.series.state.armed:
             if why & hot.NEAR:
                 yield from self._begin(news.at - 2, news.near)
@@ -216,7 +225,7 @@ class Watch:
     def _needed(self) -> int:
         """Values after a change before it is believed: more where bursts have passed lately."""
         memory = self.memory
-        if memory.burst and self.series.state.count - memory.burst_at < BURST_MEMORY:
+        if memory.episode is None and memory.burst and self.series.state.count - memory.burst_at < BURST_MEMORY:
             return max(N_CONFIRM, min(memory.burst + 4, BURST_MOST))
         return N_CONFIRM
 
@@ -236,13 +245,22 @@ class Watch:
             return
         threshold = self._threshold(pending.side)
         found = judge(before, after, threshold, self._needed())
+        if pending.side < 0 and found.outcome != "confirm" and self._healed(before, after):
+            found = replace(found, outcome="confirm", failed=())
+        gradual = False
+        anchor = self._anchor()
+        if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:
+            # A step that is too small by itself may be the last of several.
+            whole = judge(anchor, after, threshold, self._needed() + 2)
+            if whole.outcome == "confirm" and whole.d * pending.side > 0:
+                found, gradual = whole, True
         middle = 0.5 * (found.compared.median_before + found.compared.median_after)
         passed = len(after) >= 4 and pending.side * (float(np.median(after[-3:])) - middle) < 0
         if found.outcome == "confirm" and found.d * pending.side > 0:
             memory.pending = None
             s.follow = 0
             self._tell("confirmed", pending, found)
-            yield from self._confirm(pending, found)
+            yield from self._confirm(pending, found, gradual)
             return
         if (
             not pending.said
@@ -259,6 +277,19 @@ class Watch:
             self._tell("dropped", pending, found)
             yield from self._drop(pending, found, passed)
 
+    def _healed(self, slow: Floats, after: Floats) -> bool:
+        """Are the last values those of the level before the episode, which the slow ones were not?"""
+        memory = self.memory
+        if memory.episode is None or len(after) < BACK_N or len(memory.base) < FIRST:
+            return False
+        base = np.asarray(memory.base, np.float32)
+        middle = float(np.median(base))
+        width = max(0.5 * self.settings.min_log, 2.5 * 1.4826 * float(np.median(np.abs(base - middle))))
+        if width > 0.5 * (memory.episode.level - middle) or float(after[-BACK_N:].max()) > middle + width:
+            return False
+        share = (1 + int(np.count_nonzero(slow <= middle + width))) / (len(slow) + 1)
+        return -BACK_N * log(share) >= BACK_NATS
+
     def _drop(self, pending: Pending, found: Judgement, passed: bool) -> Iterator[Change]:
         """The candidate came to nothing."""
         memory, s = self.memory, self.series.state
@@ -268,12 +299,17 @@ class Watch:
         s.look_from = max(s.look_from, pending.at + hot.YOUNG + 2) if not passed else s.count + 3
         if passed:
             length = max(found.n_after - 2, 1)
-            if length > 2:
+            if length > 2 and memory.episode is None:
                 memory.burst = max(memory.burst if s.count - memory.burst_at < BURST_MEMORY else 0, length)
                 memory.burst_at = s.count
         if pending.said:
             verdict = "blip" if passed else "unknown"
             yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict=verdict)
+
+    def _anchor(self) -> Floats:
+        """The level last reported, or, while only a small loss is, the one before it."""
+        memory = self.memory
+        return np.asarray(memory.base if memory.episode and memory.episode.minor else memory.anchor, np.float32)
 
     def _guard(self) -> Iterator[Change]:
         """The slow average has left the anchor: a ladder of small steps, a ramp, or a small loss that lasts."""
@@ -282,7 +318,7 @@ class Watch:
         if len(memory.anchor) < 20:
             return
         episode, min_log = memory.episode, self.settings.min_log
-        anchor = np.asarray(memory.base if episode and episode.minor else memory.anchor, np.float32)
+        anchor = self._anchor()
         after = self.series.logs(max(memory.segment, s.count - GUARD_N), s.count)
         if len(after) < GUARD_N:
             return
@@ -365,9 +401,11 @@ class Watch:
         slow_n = max(at - episode.onset_at, 1)
         lost = self.series.total_before(at) - episode.total_before - slow_n * exp(episode.base)
         index = self.series.index_at(at)
+        n_iters = index - episode.onset_index if index > episode.onset_index else slow_n
         change = self._change("relief", "confirmed", at, found, probability, verdict="recovered")
-        change.n_iters = index - episode.onset_index if index > episode.onset_index else slow_n
-        change.lost_ns = max(0, round(lost))
+        change.n_iters = n_iters
+        # Iterations that were not measured (gaps, evaluations, a log of every 100th) lost what the others did.
+        change.lost_ns = max(0, round(lost * n_iters / slow_n))
         memory.episode = None
         level = found.compared.median_after
         # Back at the healthy level: keep its sample. Clearly faster than that: a new one.
