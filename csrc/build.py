@@ -19,7 +19,9 @@ HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "ghtools" / "_lib"
 FLAGS = [
     "-std=gnu11", "-O3", "-g", "-Wall", "-Wextra", "-Wshadow", "-fvisibility=hidden", "-fPIC", "-shared",
-    "-fno-semantic-interposition", "-Wno-psabi", f"-I{HERE}",
+    "-fno-semantic-interposition", "-Wno-psabi",
+    "-fexceptions",  # C++ exceptions pass through the hooks, which undo their depth count
+    f"-I{HERE}",
 ]  # fmt: skip
 # library -> (directory of its sources, libraries it links with)
 LIBRARIES = {
@@ -38,6 +40,12 @@ def compiler() -> list[str]:
     sys.exit("cannot build ghtools: no C compiler was found; try `apt-get install gcc`")
 
 
+def version() -> str:
+    """The version as ghtools/__init__.py has it, without importing ghtools."""
+    text = (HERE.parent / "ghtools" / "__init__.py").read_text()
+    return text.split('__version__ = "')[1].split('"')[0]
+
+
 def build(extra: list[str] | None = None, out: Path = OUT) -> list[Path]:
     """Compile each library into `out`, replacing it atomically (a running job may have it mapped)."""
     out.mkdir(parents=True, exist_ok=True)
@@ -49,6 +57,7 @@ def build(extra: list[str] | None = None, out: Path = OUT) -> list[Path]:
             [
                 *compiler(),
                 *FLAGS,
+                f'-DGH_VERSION="{version()}"',
                 *(extra or []),
                 f"-Wl,-soname,{name}",
                 "-o",

@@ -23,7 +23,7 @@
 #include "shim.h"
 
 #ifndef GH_VERSION
-#define GH_VERSION "0.1.0"
+#define GH_VERSION "" /* csrc/build.py says it */
 #endif
 
 struct gh_ring *gh_ring_now;
@@ -250,11 +250,13 @@ void gh_ring_end(void)
 void gh_ring_backend(uint32_t backend, const char *path)
 {
     struct gh_ring *r = gh_ring_get();
-    if (!r || (__atomic_load_n(&r->live->backends, __ATOMIC_RELAXED) & backend))
-        return;
-    char *to = backend == GH_BACKEND_GLOO ? r->live->gloo_path : r->live->nccl_path;
-    snprintf(to, GH_PATH_BYTES, "%s", path);
-    __atomic_fetch_or(&r->live->backends, backend, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&opening);
+    if (r && !(r->live->backends & backend)) {
+        char *to = backend == GH_BACKEND_GLOO ? r->live->gloo_path : r->live->nccl_path;
+        snprintf(to, GH_PATH_BYTES, "%s", path);
+        __atomic_fetch_or(&r->live->backends, backend, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&opening);
 }
 
 /* ---- the hot path ---- */
