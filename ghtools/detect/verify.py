@@ -131,11 +131,11 @@ def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONF
     failed = []
     if na < n_confirm:
         failed.append(f"{na} of {n_confirm} values")
-    if size < min_log - min(0.5 * se, 0.01):  # half of the steps at the threshold itself are measured under it
+    if size < min_log - (min(0.5 * se, 0.01) if na >= 20 else 0):  # half of the steps at the threshold itself are measured under it
         failed.append(f"under {100 * (exp(min_log) - 1):.0f} %")
     if size - width * se < 0.63 * min_log:
         failed.append("interval")
-    if z < z_min and not (apart >= APART and size >= APART_LOG and na >= N_FAST):
+    if z < z_min and not (apart >= APART and size >= APART_LOG and nb >= 20):
         failed.append("rank test")
     if not stays:
         failed.append("went back")

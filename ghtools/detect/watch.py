@@ -26,10 +26,13 @@ BEFORE = 100  # values before a change that it is compared with
 GUARD_EVERY, GUARD_N, GUARD_MINOR = 10, 30, 50
 MINOR_LOG = log(1.05)  # a smaller loss is not looked for
 WARMUP_ITERS = 100  # getting faster this early is warm-up
+FADE_N = 20  # values at the healthy level that end an episode which faded out
 BURST_MEMORY = 500  # values for which a passed burst is remembered
 BURST_MOST = 20
 SCALE_FLOOR = 0.005
 BACK_N, BACK_NATS = 5, 7.5  # values at the healthy level that end an episode, and their weight
+SETTLE = 8  # values of a restarted process that are not compared
+LEAST_BEFORE = 8  # values of a new process before which no change is placed
 RETHINK = 8  # a candidate this old gives way to a newer one
 
 
@@ -81,7 +84,9 @@ class Memory:
     incarnation: int = 0
     segment: int = 0  # first value of the present level
     began: int = 0  # first value after the start or a restart
-    restarted: bool = False
+    restarted: bool = False  # not yet compared with the process before
+    rejoined: bool = False  # compared, and found as before: its samples still hold
+    prior: list[float] = field(default_factory=list)  # sample of the level before the restart
     episodes: int = 0
     pending: Pending | None = None
     episode: Episode | None = None
@@ -162,20 +167,39 @@ class Watch:
             return
         n = s.count - memory.segment
         values = self.series.logs(memory.segment, s.count)
-        if not s.armed:
+        if not s.armed or (n <= REFINE[0] + 5 and memory.segment == memory.began):
             self._arm(values[-BEFORE:])
-            if memory.restarted:
-                yield from self._after_restart(values)
-        elif n <= REFINE[0] + 5 and memory.segment == memory.began:
-            self._arm(values[-BEFORE:])
-        if n <= BEFORE + 5 and len(values):
+        if memory.restarted:
+            s.wake_at = s.count + FIRST
+            yield from self._after_restart(values)
+            return
+        if memory.episode is not None and (back := self._faded(memory.episode)) is not None:
+            yield back
+            return
+        if n <= BEFORE + 5 and not memory.rejoined:
             memory.anchor = [float(v) for v in values[-BEFORE:]]
-            if memory.episode is None or (memory.episode.minor is False and not memory.base):
+            if memory.episode is None:
                 memory.base = list(memory.anchor)
             s.anchor = float(np.median(memory.anchor))
-        if len(values):
-            s.level = float(np.median(values[-BEFORE:]))
-        s.wake_at = next((memory.segment + r for r in REFINE if memory.segment + r > s.count), s.count + REFRESH)
+        s.level = float(np.median(values[-BEFORE:]))
+        rest = REFRESH if memory.episode is None else FADE_N
+        s.wake_at = next((memory.segment + r for r in REFINE if memory.segment + r > s.count), s.count + rest)
+
+    def _faded(self, episode: Episode) -> Change | None:
+        """An episode can end in steps that are each too small to report: is the level of before reached?"""
+        s = self.series.state
+        if s.count - self.memory.segment < FADE_N:
+            return None
+        values = self.series.logs(self.memory.segment, s.count)
+        if not self._is_back(float(np.median(values[-FADE_N:])), episode):
+            return None
+        edge = 0.5 * (episode.base + max(episode.level, float(np.median(values))))
+        slow = np.flatnonzero(np.convolve(values > edge, np.ones(5), "same") >= 3)
+        first = min(int(slow[-1]) + 1 if len(slow) else 0, len(values) - FIRST)
+        at = s.count - len(values) + first
+        before = values[:first] if first else np.asarray(self.memory.anchor, np.float32)
+        found = judge(before, values[first:], self._threshold(-1))
+        return self._relief(at, found, float(s.mass_look))
 
     def _arm(self, values: Floats) -> None:
         """Standardise by these values and run the posterior over them."""
@@ -196,7 +220,7 @@ class Watch:
         memory = self.memory
         mine = self.series.logs(max(memory.segment, at - BEFORE), at)
         healthy = memory.episode is None or memory.episode.minor
-        if len(mine) < BEFORE and healthy and memory.base and memory.segment != memory.began:
+        if len(mine) < BEFORE and healthy and memory.base and (memory.rejoined or memory.segment != memory.began):
             older = np.asarray(memory.base[-(BEFORE - len(mine)) :], np.float32)
             if abs(float(np.median(older)) - self.series.state.level) < 0.3 * self.settings.min_log:
                 return np.concatenate((older, mine))
@@ -207,14 +231,15 @@ class Watch:
     def _begin(self, at: int, probability: float) -> Iterator[Change]:
         """A candidate: find its first value, and say so if it is a slow-down out of a healthy level."""
         memory, s = self.memory, self.series.state
-        at = max(at, memory.segment + 5)
+        first = memory.segment + (LEAST_BEFORE if memory.segment == memory.began else 5)
+        at = max(at, first)
         after = self.series.logs(at, s.count)
         if len(after) < 2:
             return
         level, now = s.level, float(np.median(after[-5:]))
         side = 1 if now > level else -1
         middle = 0.5 * (level + now)
-        while at > memory.segment + 5 and side * (float(self.series.logs(at - 1, at)[0]) - middle) > 0:
+        while at > first and side * (float(self.series.logs(at - 1, at)[0]) - middle) > 0:
             at -= 1
         while at < s.count - 2 and side * (float(self.series.logs(at, at + 1)[0]) - middle) < 0:
             at += 1
@@ -416,7 +441,7 @@ class Watch:
     def _settle(self, at: int, level: float, new_base: bool = False, anchor: list[float] | None = None) -> None:
         """A change was reported: what comes is compared with the new level."""
         memory, s = self.memory, self.series.state
-        memory.segment = at
+        memory.segment, memory.rejoined = at, False
         memory.anchor = list(anchor) if anchor else [float(v) for v in self.series.logs(at, s.count)]
         if new_base:
             memory.base = list(memory.anchor)
@@ -447,18 +472,50 @@ class Watch:
             before, after = self._before(pending.at), self.series.logs(pending.at, s.count)
             found = judge(before, after, self.settings.min_log)
             yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict="restart")
-        if s.count - memory.segment >= FIRST or memory.restarted:
-            memory.restarted = True
+        if not memory.restarted and s.count - memory.segment >= FIRST:
+            memory.prior = list(memory.anchor)
+        memory.restarted, memory.rejoined = len(memory.prior) >= FIRST, False
         s.armed = 0
         s.last_index = s.last_t_ns = -(1 << 63)
         memory.segment = memory.began = s.count
         s.wake_at = s.count + FIRST
 
     def _after_restart(self, values: Floats) -> Iterator[Change]:
-        """Enough of the new process was seen to compare it with the one before."""
-        memory = self.memory
+        """Compare the new process with the one before, once it has settled.
+
+        Its first iterations are slow, so a slower level is only believed after twice as many of them.
+        """
+        memory, s, settings = self.memory, self.series.state, self.settings
+        n, episode = len(values), memory.episode
+        prior = np.asarray(memory.prior, np.float32)
+        was, now = float(np.median(prior)), float(np.median(values[-FIRST:]))
+        slower = now - was > 0.7 * settings.min_log
+        if slower and n < 2 * FIRST:
+            return
         memory.restarted = False
-        yield from ()
+        skip = SETTLE if n >= 2 * FIRST else 3
+        found = judge(prior, values[skip:], settings.min_log)
+        at = memory.began + skip
+        s.wake_at = s.count + FIRST
+        if slower and found.outcome == "confirm":
+            change = list(self._confirm(Pending(at, 1, float(s.mass_look)), found))
+            if episode is None and self.memory.episode is not None and change[0].verdict == "fail-slow":
+                self.memory.episode.verdict = change[0].verdict = "unknown"
+            for item in change:
+                item.why = f"slower since a restart; {item.why}"
+            yield from change
+        elif episode is not None and now < was and self._is_back(now, episode):
+            yield self._relief(at, found, float(s.mass_look))
+        elif now - was < -0.7 * settings.min_log:
+            self._settle(at, now, new_base=episode is None)
+            if episode is not None:
+                episode.level = now
+            yield self._change("relief", "confirmed", at, found, float(s.mass_look), verdict="restart")
+        else:
+            # As before: what was known of the level still holds.
+            memory.rejoined = True
+            memory.anchor = list(memory.prior)
+            s.anchor, s.level, s.slow = was, now, now
 
     # -- records ------------------------------------------------------------------------------------
 

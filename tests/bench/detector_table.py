@@ -63,7 +63,7 @@ def score(found: Case, changes: list[Change]) -> dict[str, float]:
 def table(count: int, seed: int, names: list[str]) -> str:
     """The table for `count` series of each kind."""
     lines = [
-        "| kind | series | false % | missed % | confirmed, median / p95 | suspected, median / p95 | suspicions a series |",
+        "| kind | series | false % | missed % | confirmed, median / p95 | suspected, median / p95 | suspicions each |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in names:
@@ -85,7 +85,8 @@ def table(count: int, seed: int, names: list[str]) -> str:
             lines.append(f"| {name} | {count} | {share('false')} | - | - | - | {mean:.2f} |")
         else:
             lines.append(
-                f"| {name} | {count} | {share('false')} | {share('missed')} | {spread('delay')} | {spread('suspected')} | - |"
+                f"| {name} | {count} | {share('false')} | {share('missed')} | {spread('delay')} "
+                f"| {spread('suspected')} | - |"
             )
         print(lines[-1], file=sys.stderr)
     return "\n".join(lines)
