@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-plot: iteration time by rank, as a picture or in the terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ghtools.commands._cli import Files, Input, Voice, command
+from ghtools.stream.errors import Exit, GhError
+
+
+@command("gh-plot")
+def main(
+    files: Files = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.png", help="Picture to write: .png, .svg or .pdf.")
+    ] = None,
+    term: Annotated[bool, typer.Option("--term", help="Draw in the terminal instead.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Logarithmic time axis.")] = False,
+    width: Annotated[int, typer.Option(min=0, max=1000, help="Columns of --term; 0 is the terminal's.")] = 0,
+    height: Annotated[int, typer.Option(min=3, max=200, help="Rows of --term.")] = 16,
+) -> Exit:
+    """Draw iteration times with slow episodes and phases, and what a synthetic stream has planted.
+
+    A stream of calls is turned into iterations as gh-period does. Reads to the end, in bounded memory.
+    """
+    from ghtools.view import plot, plot_data, plot_term, show
+
+    if bool(out) == term:
+        raise GhError("nowhere to draw", "one of --out and --term is needed", "`gh-plot --out job.png FILE.ght`")
+    if out:
+        plot.check(out)
+    records = show.Selection(Input(files), Voice("gh-plot"))
+    data = plot_data.collect(records)
+    if out:
+        plot.save(data, out, log=log)
+    else:
+        columns = width or shutil.get_terminal_size((100, 24)).columns
+        colour = os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        sys.stdout.writelines(line + "\n" for line in plot_term.lines(data, columns, height, log=log, colour=colour))
+    return Exit.OK if records.clean else Exit.INPUT
