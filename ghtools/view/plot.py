@@ -178,8 +178,9 @@ def _limits(axes: Any, data: PlotData, low: Any, high: Any, scale: float, log: b
         axes.set_ylim(0, top)
         beyond = values > top
         if beyond.any():
+            note = f"{text.plural(int(beyond.sum()), 'point')} above, up to {text.duration(greatest * scale)}"
             axes.annotate(
-                f"{text.plural(int(beyond.sum()), 'point')} above, up to {text.duration(greatest * scale)}", (1, 1), (-2, -2),
+                note, (1, 1), (-2, -2),
                 xycoords="axes fraction", textcoords="offset points", ha="right", va="top", fontsize=8, color=GREY,
             )  # fmt: skip
     return top

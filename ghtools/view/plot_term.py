@@ -35,7 +35,7 @@ def lines(data: PlotData, columns: int, rows: int, *, log: bool = False, colour:
     top = float(values.max()) * 1.05 if log else ceiling(data, values)
     bottom = float(np.nanmin(low)) * 0.9 if log else 0.0
     labels = _labels(bottom, top, rows, log)
-    gutter = max(len(label) for label in labels) + 1
+    gutter = max(len(label) for label in [*labels, "planted"]) + 1
     wide = max(MIN_COLUMNS, columns) - gutter - 2
     spots = _spots(low, high, bottom, top, wide, rows, log)
     slow = _slow(data, wide)
@@ -68,7 +68,7 @@ def _labels(bottom: float, top: float, rows: int, log: bool) -> list[str]:
     """Round times along the axis, some rows apart, each on the row that holds it."""
     made = [""] * rows
     if log:
-        values = [m * 10.0**e for e in range(0, 19) for m in (1, 2, 5) if bottom <= m * 10.0**e < top]
+        values = [m * 10.0**e for e in range(19) for m in (1, 2, 5) if bottom <= m * 10.0**e < top]
     else:
         rough = (top - bottom) * 4 / rows
         power = 10.0 ** np.floor(np.log10(rough))
