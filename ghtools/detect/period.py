@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Iterations of every rank from its communication calls, online (DESIGN section 6, ALGORITHMS.md section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ghtools.detect.period_acf import choose_acf
+from ghtools.detect.period_marker import parse
+from ghtools.detect.period_track import Tracker
+from ghtools.stream.errors import GhError
+from ghtools.stream.records import Calls, Comm, Iters, Job, Period
+
+AGREE = 0.05  # ranks whose iteration times differ by no more than this agree
+
+
+class PeriodFinder:
+    """Finds what an iteration is on each rank and delivers the iterations.
+
+    An iteration is delivered when the call that begins the next one arrives; its duration is the time
+    between the two. Memory is bounded for ever: at most period_track.BUFFER_CALLS calls a rank.
+    """
+
+    def __init__(self, method: str = "anchors", marker: str = "") -> None:
+        """`method` anchors or acf; a `marker` (period_marker.parse) overrides it. GhError on unknown ones."""
+        if method not in ("anchors", "acf", "marker"):
+            raise GhError(f"--method {method} is not known", try_="anchors or acf")
+        if method == "marker" and not marker:
+            raise GhError("--method marker needs a marker", try_="--marker op=all_reduce,bytes=4")
+        self._chooser = choose_acf if method == "acf" else None
+        self._marker = parse(marker) if marker else None
+        self._trackers: dict[int, Tracker] = {}
+        self._names: dict[int, str] = {}
+        self._expected: set[int] = set()
+        self._agreed = False
+        self._said: dict[int, Period] = {}
+
+    def comm(self, rec: Comm) -> list[Iters | Period]:
+        """Learn the name of a communicator."""
+        if rec.name:
+            self._names[rec.comm] = rec.name
+        return []
+
+    def job(self, rec: Job) -> list[Iters | Period]:
+        """Learn which ranks there are."""
+        self._expected = {int(r["rank"]) for r in rec.ranks if r.get("state", "running") == "running" and "rank" in r}
+        return []
+
+    def feed(self, calls: Calls) -> Iterator[Iters | Period]:
+        """Records that follow from a batch of one rank's calls."""
+        tracker = self._trackers.get(calls.rank)
+        if tracker is None:
+            tracker = self._trackers[calls.rank] = Tracker(calls.rank, self._names, self._chooser, self._marker)
+        yield from self._pass(tracker.feed(calls))
+
+    def flush(self) -> Iterator[Iters | Period]:
+        """Records still owed when no more calls will come."""
+        for rank in sorted(self._trackers):
+            yield from self._pass(self._trackers[rank].flush())
+
+    def _pass(self, made: list[Iters | Period]) -> Iterator[Iters | Period]:
+        for rec in made:
+            yield rec
+            if isinstance(rec, Period):
+                self._said[rec.rank] = rec
+                yield from self._agreement(rec.t_ns)
+
+    def _agreement(self, t_ns: int) -> Iterator[Period]:
+        ranks = self._expected | set(self._trackers)
+        said = [self._said[r] for r in ranks if r in self._said and self._said[r].state == "found"]
+        if len(said) < len(ranks):
+            self._agreed = False
+            return
+        dur = np.array([p.dur_ns for p in said], float)
+        mid = float(np.median(dur))
+        if self._agreed or (np.abs(dur - mid) > AGREE * mid).any():
+            return
+        self._agreed = True
+        counts = np.array([p.calls for p in said])
+        yield Period(
+            rank=-1, t_ns=t_ns, state="found", calls=int(np.median(counts)), dur_ns=int(mid), method=said[0].method,
+            anchor=said[0].anchor, confidence=min(p.confidence for p in said),
+        )  # fmt: skip

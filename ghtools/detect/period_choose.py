@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which level of repetition is the iteration: the judgement over a window of calls of one rank.
+
+From the shortest level up, the first that a training iteration can be. A level is too short if calls that
+belong to training recur outside its pieces (gradients reduced on another communicator, the root unit, the
+first gather of the forward pass), or if its pieces differ by position inside a longer level. What recurs
+outside and is no part of training (evaluation, logging, a checkpoint) does not count against it. What
+neither calls nor times decide is "unknown".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ghtools.detect import period_timing as timing
+from ghtools.detect.period_levels import Level, cuts, find_levels
+from ghtools.detect.period_symbols import REDUCING, SCALAR_BYTES, Columns
+from ghtools.stream.records import OP_CODE
+
+MIN_REPEATS, CLEAR_REPEATS, POOR_REPEATS = 8, 5, 64
+MIN_SPAN_NS = 2_000_000_000  # a shorter window, while more may come, may be one forward pass
+FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
+PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
+PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
+SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
+SIDE = 64  # a reducing call this much smaller than the largest is no proof of training
+_MOVES = frozenset(OP_CODE[o] for o in ("send", "recv", "all_to_all"))
+_GATHER = OP_CODE["all_gather"]
+
+
+@dataclass
+class Choice:
+    """What was decided: state found, wait (more calls needed) or unknown; the level and how often it repeats."""
+
+    state: str
+    level: Level | None = None
+    every: int = 1  # pieces of the level in one iteration (told by time)
+    phase: int = 0  # number of the piece, of `every`, with which an iteration begins
+    method: str = "anchors"
+    why: str = ""
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    window: int = 0  # index in the window given from which on it was judged
+
+
+@dataclass
+class _Facts:
+    """What recurs outside a level's pieces."""
+
+    strong: int = 0  # distinct training calls outside
+    weak: int = 0  # distinct calls outside that may be logging or evaluation
+    weak_count: int = 0  # occurrences of the most frequent of these
+    same_share: float = 0.0  # share of the window outside, of calls that also occur inside
+    same_like: float = 0.0  # how much the mixture outside resembles that inside (0 to 1)
+    reduces: bool = False  # a large reducing call inside
+    kinds: int = 0  # distinct calls inside
+
+
+def _forgotten(c: Columns) -> int:
+    """Index after the last call that is plainly never made again (start-up, the first DDP buckets)."""
+    n = len(c)
+    _, inverse, count = np.unique(c.h, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(count)
+    last = order[ends - 1]
+    step = np.zeros(n, np.int64)
+    step[1:] = np.where(inverse[order[1:]] == inverse[order[:-1]], np.diff(order), 0)
+    widest = np.maximum.reduceat(step, ends - count)
+    quiet = n - last
+    once = (count <= 2) & (quiet > max(16, n // 4))
+    gone = once | ((count > 2) & (quiet > 4 * widest) & (quiet > n // 4) & (quiet > 16))
+    return int(last[gone].max()) + 1 if gone.any() else 0
+
+
+def _facts(c: Columns, level: Level, inverse: NDArray[np.int64], first: NDArray[np.int64]) -> _Facts:
+    kinds = len(first)
+    lo, hi = int(level.starts[0]), min(len(c), int(level.starts[-1]) + level.calls)
+    inside = level.inside
+    n_in = np.bincount(inverse[inside], minlength=kinds)
+    n_out = _residue(c, level, inverse, kinds)
+    op, size, comm = c.op[first], c.bytes[first], c.comm[first]
+    reducing = np.isin(op, list(REDUCING)) & (size > SCALAR_BYTES)
+    within = n_in > 0
+    out = _Facts(reduces=bool((reducing & within).any()), kinds=int(within.sum()))
+    homes = {(int(o), int(m)) for o, m in zip(op[within], comm[within], strict=True)}
+    comms = {m for _, m in homes}
+    biggest = int(size[reducing & within].max(initial=0))
+    bulk = int(size[within].max(initial=0))
+    for i in np.flatnonzero(~within & (n_out >= 3)):
+        o, b, m = int(op[i]), int(size[i]), int(comm[i])
+        if reducing[i]:
+            strong = (o, m) not in homes or b * SIDE >= biggest
+        elif o in _MOVES:
+            strong = b > SCALAR_BYTES
+        elif o == _GATHER:
+            strong = b > SCALAR_BYTES and b * 2 >= bulk and (m not in comms or not out.reduces or (o, m) in homes)
+        else:
+            strong = False
+        if strong:
+            out.strong += 1
+        else:
+            out.weak += 1
+            out.weak_count = max(out.weak_count, int(n_out[i]))
+    same = within & (n_out > 0)
+    out.same_share = float(n_out[same].sum()) / max(1, hi - lo)
+    if within.any():
+        a, b_ = n_in[within] / n_in[within].sum(), n_out[within] / max(1, n_out[within].sum())
+        out.same_like = float(np.minimum(a, b_).sum())
+    return out
+
+
+def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -> NDArray[np.int64]:
+    """How often each kind of call is made beyond the level's pieces, shape (kinds,).
+
+    A piece that holds a modal one and more counts with what is more; so does one that lacks a call or two.
+    """
+    modal = np.bincount(inverse[level.starts[0] : level.starts[0] + level.calls], minlength=kinds)
+    at = cuts(c, level)
+    odd = ~np.isin(at[:-1], level.starts)
+    piece = np.searchsorted(at, np.arange(at[0], at[-1]), "right") - 1
+    take = odd[piece]
+    piece, kind = piece[take], inverse[at[0] : at[-1]][take]
+    key, count = np.unique(piece * kinds + kind, return_counts=True)
+    piece, kind = key // kinds, key % kinds
+    shared = np.bincount(piece, weights=np.minimum(count, modal[kind]), minlength=len(at))
+    holds = shared[piece] >= 0.9 * level.calls
+    beyond = np.where(holds, np.maximum(count - modal[kind], 0), count)
+    return np.bincount(kind, weights=beyond, minlength=kinds).astype(np.int64)
+
+
+def _by_position(c: Columns, level: Level, longer: Level) -> bool | None:
+    """Whether the level's pieces differ in time by their position inside `longer`; None if that cannot be seen."""
+    runs: list[NDArray[np.int64]] = []
+    dur = c.t[np.minimum(level.starts + level.calls, len(c) - 1)] - c.t[level.starts]
+    for lo in longer.starts:
+        a, b = np.searchsorted(level.starts, [lo, lo + longer.calls - level.calls + 1])
+        runs.append(np.arange(a, b)[1:-1])  # the outermost ones touch what is between
+    if not runs:
+        return None
+    k = int(np.median([len(r) for r in runs]))
+    rows = [dur[r] for r in runs if len(r) == k]
+    if k < 2 or len(rows) < 3:
+        return None
+    f, spread = timing.fold_effect(np.log(np.maximum(np.array(rows, float), 1.0)))
+    return f > 4.0 and spread > timing.MIN_EFFECT
+
+
+def _pause_outside(c: Columns, level: Level, longer: Level) -> tuple[float, float]:
+    """What passes in `longer` besides the level's pieces: (as a part of one piece, as a share of `longer`)."""
+    dur = c.t[np.minimum(level.starts + level.calls, len(c) - 1)] - c.t[level.starts]
+    piece = float(np.median(dur))
+    rest = longer.dur_ns - _cuts_in(cuts(c, level), longer) * piece
+    return rest / max(piece, 1.0), rest / max(longer.dur_ns, 1)
+
+
+def _cuts_in(at: NDArray[np.int64], longer: Level) -> int:
+    """How many of the cuts `at` fall into one piece of `longer`."""
+    return int(np.median(np.searchsorted(at, longer.starts + longer.calls) - np.searchsorted(at, longer.starts)))
+
+
+def _blocks_differ(c: Columns, level: Level, longer: Level, k: int) -> bool:
+    """Whether blocks of k pieces differ in time by their place inside `longer` (then k is too short, too)."""
+    at = cuts(c, level)
+    dur = np.diff(c.t[at])
+    lo = np.searchsorted(at[:-1], longer.starts)
+    many = _cuts_in(at, longer) // k
+    rows = [dur[a : a + many * k].reshape(many, k).sum(axis=1) for a in lo.tolist() if a + many * k <= len(dur)]
+    if many < 2 or len(rows) < 3:
+        return many < 2
+    mid = np.median(np.array(rows, float), axis=0)
+    return bool(mid.max() / np.median(mid) - 1.0 > PAUSE_CLEAR)
+
+
+def _own_pause(c: Columns, level: Level) -> bool:
+    """Whether one gap inside the level's pieces stands out: at least twice any other and a third of the piece."""
+    if level.calls < 2 or not len(level.starts):
+        return False
+    at = level.starts[-64:, None] + np.arange(level.calls + 1)
+    at = at[at[:, -1] < len(c)]
+    if not len(at):
+        return False
+    gaps = np.sort(np.median(np.diff(c.t[at], axis=1), axis=0))
+    return bool(gaps[-1] >= 2 * gaps[-2] and gaps[-1] >= gaps.sum() / 3)
+
+
+def _row(level: Level, why: str, times: int = 1) -> dict[str, Any]:
+    return {
+        "calls": level.calls * times, "dur_ns": level.dur_ns * times, "share": round(level.share, 3),
+        "repeats": level.count // times, "why": why,
+    }  # fmt: skip
+
+
+def choose(c: Columns, final: bool = False, repeats: int = 0, reduces: bool = False) -> Choice:
+    """The iteration in the window `c`.
+
+    `final`: no more calls will come, so decide on what is there. `repeats` (> 0) replaces the number of
+    repeats needed, as when a known job re-arms; `reduces` then asks for a large reducing call inside.
+    """
+    begin = _forgotten(c)
+    if begin:
+        c = c.cut(begin)
+    if len(c) < 4:
+        return Choice("wait", why="too few calls")
+    least = repeats or 3
+    levels = find_levels(c, least)
+    _, first, inverse = np.unique(c.h, return_index=True, return_inverse=True)
+    span = int(c.t[-1] - c.t[0])
+    rows: list[dict[str, Any]] = []
+    verdict = Choice("wait", why="no pattern repeats yet", window=begin)
+    for i, level in enumerate(levels):
+        facts = _facts(c, level, inverse, first)
+        longer = next((b for b in levels[i + 1 :] if b.calls > level.calls + 1 and b.share >= level.share * 0.8), None)
+        nested = i > 0 or level.calls >= 2 * facts.kinds > 2
+        state, why = _judge(c, level, longer, facts, nested)
+        if facts.weak and longer is not None and level.calls == 1 and not facts.strong and facts.same_share < 0.2:
+            k, _ = timing.every(np.diff(c.t[cuts(c, level)]))
+            if 1 < k < longer.calls and not _blocks_differ(c, level, longer, k):
+                state, why = "accept", ""
+        rows.append(_row(level, why))
+        if state == "reject":
+            continue
+        if state == "unclear":
+            verdict = Choice("unknown", level=level, why=why, window=begin)
+            break
+        verdict = _confirm(c, level, facts, final, repeats, span, begin)
+        if reduces and not facts.reduces and level.count < POOR_REPEATS:
+            verdict.state = "wait"
+        rows[-1]["why"] = verdict.why or why
+        if verdict.state == "found" and not verdict.why:
+            verdict.why = why
+        break
+    verdict.candidates = rows[::-1][:6]
+    return verdict
+
+
+def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, nested: bool) -> tuple[str, str]:
+    """accept, reject or unclear; and why."""
+    if facts.strong:
+        return "reject", f"{facts.strong} kinds of training calls are made outside"
+    if facts.same_share >= 0.2:
+        small = level.calls <= SMALL_PIECE and not nested
+        if small and not _own_pause(c, level):
+            return "reject", "its calls are also made in another order outside"
+        if facts.same_like > 0.6 and longer is not None and not small:
+            return "reject", "the same mixture of calls is made outside"
+    if facts.weak and longer is not None:
+        if _by_position(c, level, longer):
+            return "reject", "its durations depend on the place in a longer pattern"
+        if not facts.reduces and not nested:
+            return "reject", "it reduces nothing, and other calls are made outside"
+        excess, share = _pause_outside(c, level, longer)
+        simple = level.calls == 1 or not (facts.reduces or nested)
+        if share >= PAUSE_SHARE and simple:
+            return "reject", "most of the time passes outside"
+        if PAUSE_CLEAR <= excess <= 1.0 and not _own_pause(c, level):
+            return "reject", "the longest pause is outside, and shorter than a piece"
+        if excess > 1.0 and simple:
+            return "unclear", "the pause outside may be the optimizer's step or an evaluation"
+    return "accept", "all training calls are inside"
+
+
+def _confirm(c: Columns, level: Level, facts: _Facts, final: bool, repeats: int, span: int, begin: int) -> Choice:
+    """Enough repeats, begun early enough, and what the times say about several pieces in one iteration."""
+    rich = facts.reduces and level.calls > 1 and level.share > 0.85
+    need = repeats or (CLEAR_REPEATS if rich else MIN_REPEATS)
+    if not facts.reduces and facts.kinds < 2:
+        need = POOR_REPEATS
+    if final:
+        need = min(need, 3)
+    out = Choice("found", level=level, window=begin)
+    if level.count < need:
+        return Choice("wait", level=level, why=f"repeated {level.count} times, {need} are needed", window=begin)
+    if level.starts[0] > FIRST_BY * len(c) and level.count < POOR_REPEATS:
+        return Choice("wait", level=level, why="it began late in the window", window=begin)
+    if span < MIN_SPAN_NS and not final and not repeats:
+        return Choice("wait", level=level, why="the window is short", window=begin)
+    if (facts.weak or facts.same_share > 0.05) and level.calls > 1:
+        return out
+    dur = np.diff(c.t[cuts(c, level)])
+    k, _ = timing.every(dur)
+    if facts.kinds == 1 and level.calls == 1:
+        out.method = "timing"
+        if k == 0:
+            return Choice("wait" if len(dur) < 48 and not final else "unknown", level=level, method="timing",
+                          why="equal calls whose gaps neither repeat nor are alike", window=begin)  # fmt: skip
+    if k < 2:
+        return out
+    at, excess, share = timing.long_position(dur, k)
+    if level.count // k < (3 if final else 4):
+        return Choice("wait", level=level, method="timing", why=f"repeats in time every {k}", window=begin)
+    single = _one_long(dur, k)
+    # One long gap every k pieces: the optimizer's step costs less than a piece, evaluation or a checkpoint more.
+    if single and excess > 1.0 and share < PAUSE_SHARE:
+        if facts.kinds > 1:
+            out.why = f"every {k}th has a pause longer than itself: evaluation or a checkpoint"
+            return out
+        why = f"a long pause every {k} equal calls"
+        return Choice("unknown", level=level, every=k, method="timing", why=why, window=begin)
+    out.every, out.method = k, "timing"
+    # The iteration begins after the longest gap, which is a part of the piece before.
+    out.phase = (at + 1) % k
+    out.why = f"durations repeat every {k} pieces"
+    return out
+
+
+def _one_long(dur: NDArray[np.int64], k: int) -> bool:
+    """Whether only one of k positions differs from the others."""
+    mid = np.log(np.median(np.maximum(dur[: len(dur) // k * k], 1).reshape(-1, k).astype(float), axis=0))
+    rest = np.delete(mid, int(np.argmax(mid)))
+    return bool(len(rest) < 2 or np.std(rest) < timing.MIN_EFFECT)

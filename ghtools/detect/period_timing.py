@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the times say where the calls alone do not: repeating patterns in the durations of equal pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+MAX_EVERY = 1024  # longest repetition looked for, in pieces
+CLEAR_ACF, NO_ACF = 0.5, 0.3  # autocorrelation that shows a repetition, and one that shows none
+MIN_EFFECT = 0.05  # spread of the positions' levels (log) below which they count as equal
+
+
+def fold_effect(rows: F64) -> tuple[float, float]:
+    """(F statistic, spread) of column effects in `rows`, shape (repeats, positions) of log durations.
+
+    F compares the variance between column means with that within columns; about 1 if the positions are
+    exchangeable. The spread is the standard deviation of the column medians.
+    """
+    n, k = rows.shape
+    if n < 3 or k < 2:
+        return 0.0, 0.0
+    rows = rows - np.median(rows, axis=1, keepdims=True)
+    mid = np.median(rows, axis=0)
+    scale = 1.4826 * np.median(np.abs(rows - mid)) + 1e-9
+    clipped = np.clip(rows, mid - 4 * scale, mid + 4 * scale)
+    between = n * clipped.mean(axis=0).var(ddof=1)
+    within = float(((clipped - clipped.mean(axis=0)) ** 2).sum() / ((n - 1) * k)) + 1e-12
+    return float(between / within), float(np.std(mid))
+
+
+def autocorrelation(x: F64, lags: int) -> F64:
+    """Autocorrelation of `x` at lags 0 to `lags`, adjusted for the shrinking overlap. Shape (lags + 1,)."""
+    x = x - x.mean()
+    n = len(x)
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.fft.rfft(x, size)
+    raw = np.fft.irfft(spectrum * np.conj(spectrum), size)[: lags + 1]
+    variance = float(x @ x) / n
+    if variance <= 1e-18:
+        return np.zeros(lags + 1)
+    return raw / (n - np.arange(lags + 1)) / variance
+
+
+def every(durations: NDArray[np.int64]) -> tuple[int, float]:
+    """How many successive equal pieces repeat together in time: (k, clearness).
+
+    k = 1 if the durations are homogeneous, 0 if that is unclear. Needs at least four repetitions of k.
+    """
+    n = len(durations)
+    if n < 12:
+        return 0, 0.0
+    x = np.log(np.maximum(durations[-8192:], 1).astype(float))
+    n = len(x)
+    mid = np.median(x)
+    scale = 1.4826 * np.median(np.abs(x - mid))
+    x = np.clip(x, mid - 6.0, mid + 6.0)
+    if np.std(x) < MIN_EFFECT and scale < MIN_EFFECT:
+        return 1, 1.0
+    lags = min(n // 4, MAX_EVERY)
+    acf = autocorrelation(x, lags)
+    if lags < 2:
+        return 0, 0.0
+    top = float(acf[2:].max())
+    noise = 3.0 / np.sqrt(n)
+    if top < max(NO_ACF, noise):
+        return 1, 1.0 - max(0.0, top)
+    if top < max(CLEAR_ACF, noise):
+        return 0, top
+    good = np.flatnonzero(acf[2:] >= top - 0.15 * abs(top)) + 2
+    for k in good.tolist():
+        # A drift or a shift of level correlates too, but at all short lags; a repetition has a valley first.
+        valley = float(acf[1:k].min())
+        if acf[k] - valley < 0.25:
+            continue
+        rows = x[: n // k * k].reshape(-1, k)
+        f, spread = fold_effect(rows)
+        if f > 4.0 and spread > MIN_EFFECT:
+            return k, float(acf[k])
+    return (1, 0.5) if top < 0.6 else (0, top)
+
+
+def long_position(durations: NDArray[np.int64], k: int) -> tuple[int, float, float]:
+    """Which of k positions is longest: (position, excess over the median position / median, share of the whole)."""
+    rows = durations[: len(durations) // k * k].reshape(-1, k).astype(float)
+    mid = np.median(rows, axis=0)
+    at = int(np.argmax(mid))
+    usual = float(np.median(mid)) + 1e-9
+    return at, float(mid[at] / usual - 1.0), float(mid[at] / max(mid.sum(), 1e-9))
