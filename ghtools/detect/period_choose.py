@@ -16,15 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ghtools.detect import period_pause as pause
 from ghtools.detect import period_timing as timing
 from ghtools.detect.period_levels import Level, cuts, find_levels
-from ghtools.detect.period_symbols import REDUCING, SCALAR_BYTES, Columns
+from ghtools.detect.period_symbols import I64, REDUCING, SCALAR_BYTES, Columns
 from ghtools.stream.records import OP_CODE
 
 MIN_REPEATS, CLEAR_REPEATS, POOR_REPEATS = 8, 5, 64
 MIN_SPAN_NS = 2_000_000_000  # a shorter window, while more may come, may be one forward pass
 FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
 PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
+PAUSE_LEAST = 0.05  # of a piece: less is noise
+PAUSE_OWN = 0.1  # the same for pieces that have a pause of their own
+MAX_ACCUMULATE = 32  # micro-batches of a step that are told from evaluation by time alone
 PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
 SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
 SIDE = 64  # a reducing call this much smaller than the largest is no proof of training
@@ -131,61 +135,6 @@ def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -
     return np.bincount(kind, weights=beyond, minlength=kinds).astype(np.int64)
 
 
-def _by_position(c: Columns, level: Level, longer: Level) -> bool | None:
-    """Whether the level's pieces differ in time by their position inside `longer`; None if that cannot be seen."""
-    runs: list[NDArray[np.int64]] = []
-    dur = c.t[np.minimum(level.starts + level.calls, len(c) - 1)] - c.t[level.starts]
-    for lo in longer.starts:
-        a, b = np.searchsorted(level.starts, [lo, lo + longer.calls - level.calls + 1])
-        runs.append(np.arange(a, b)[1:-1])  # the outermost ones touch what is between
-    if not runs:
-        return None
-    k = int(np.median([len(r) for r in runs]))
-    rows = [dur[r] for r in runs if len(r) == k]
-    if k < 2 or len(rows) < 3:
-        return None
-    f, spread = timing.fold_effect(np.log(np.maximum(np.array(rows, float), 1.0)))
-    return f > 4.0 and spread > timing.MIN_EFFECT
-
-
-def _pause_outside(c: Columns, level: Level, longer: Level) -> tuple[float, float]:
-    """What passes in `longer` besides the level's pieces: (as a part of one piece, as a share of `longer`)."""
-    dur = c.t[np.minimum(level.starts + level.calls, len(c) - 1)] - c.t[level.starts]
-    piece = float(np.median(dur))
-    rest = longer.dur_ns - _cuts_in(cuts(c, level), longer) * piece
-    return rest / max(piece, 1.0), rest / max(longer.dur_ns, 1)
-
-
-def _cuts_in(at: NDArray[np.int64], longer: Level) -> int:
-    """How many of the cuts `at` fall into one piece of `longer`."""
-    return int(np.median(np.searchsorted(at, longer.starts + longer.calls) - np.searchsorted(at, longer.starts)))
-
-
-def _blocks_differ(c: Columns, level: Level, longer: Level, k: int) -> bool:
-    """Whether blocks of k pieces differ in time by their place inside `longer` (then k is too short, too)."""
-    at = cuts(c, level)
-    dur = np.diff(c.t[at])
-    lo = np.searchsorted(at[:-1], longer.starts)
-    many = _cuts_in(at, longer) // k
-    rows = [dur[a : a + many * k].reshape(many, k).sum(axis=1) for a in lo.tolist() if a + many * k <= len(dur)]
-    if many < 2 or len(rows) < 3:
-        return many < 2
-    mid = np.median(np.array(rows, float), axis=0)
-    return bool(mid.max() / np.median(mid) - 1.0 > PAUSE_CLEAR)
-
-
-def _own_pause(c: Columns, level: Level) -> bool:
-    """Whether one gap inside the level's pieces stands out: at least twice any other and a third of the piece."""
-    if level.calls < 2 or not len(level.starts):
-        return False
-    at = level.starts[-64:, None] + np.arange(level.calls + 1)
-    at = at[at[:, -1] < len(c)]
-    if not len(at):
-        return False
-    gaps = np.sort(np.median(np.diff(c.t[at], axis=1), axis=0))
-    return bool(gaps[-1] >= 2 * gaps[-2] and gaps[-1] >= gaps.sum() / 3)
-
-
 def _row(level: Level, why: str, times: int = 1) -> dict[str, Any]:
     return {
         "calls": level.calls * times, "dur_ns": level.dur_ns * times, "share": round(level.share, 3),
@@ -212,102 +161,104 @@ def choose(c: Columns, final: bool = False, repeats: int = 0, reduces: bool = Fa
     verdict = Choice("wait", why="no pattern repeats yet", window=begin)
     for i, level in enumerate(levels):
         facts = _facts(c, level, inverse, first)
+        at = cuts(c, level)
         longer = next((b for b in levels[i + 1 :] if b.calls > level.calls + 1 and b.share >= level.share * 0.8), None)
-        nested = i > 0 or level.calls >= 2 * facts.kinds > 2
-        state, why = _judge(c, level, longer, facts, nested)
-        if facts.weak and longer is not None and level.calls == 1 and not facts.strong and facts.same_share < 0.2:
-            k, _ = timing.every(np.diff(c.t[cuts(c, level)]))
-            if 1 < k < longer.calls and not _blocks_differ(c, level, longer, k):
-                state, why = "accept", ""
+        state, why = _judge(c, level, longer, facts, at)
         rows.append(_row(level, why))
         if state == "reject":
             continue
         if state == "unclear":
             verdict = Choice("unknown", level=level, why=why, window=begin)
             break
-        verdict = _confirm(c, level, facts, final, repeats, span, begin)
+        verdict = _enough(c, level, facts, final, repeats) or _in_time(c, level, facts, at, final)
+        verdict.window = begin
         if reduces and not facts.reduces and level.count < POOR_REPEATS:
             verdict.state = "wait"
-        rows[-1]["why"] = verdict.why or why
-        if verdict.state == "found" and not verdict.why:
-            verdict.why = why
+        verdict.why = rows[-1]["why"] = verdict.why or why
         break
     verdict.candidates = rows[::-1][:6]
     return verdict
 
 
-def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, nested: bool) -> tuple[str, str]:
+def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I64) -> tuple[str, str]:
     """accept, reject or unclear; and why."""
     if facts.strong:
         return "reject", f"{facts.strong} kinds of training calls are made outside"
-    if facts.same_share >= 0.2:
-        small = level.calls <= SMALL_PIECE and not nested
-        if small and not _own_pause(c, level):
-            return "reject", "its calls are also made in another order outside"
-        if facts.same_like > 0.6 and longer is not None and not small:
-            return "reject", "the same mixture of calls is made outside"
-    if facts.weak and longer is not None:
-        if _by_position(c, level, longer):
-            return "reject", "its durations depend on the place in a longer pattern"
-        if not facts.reduces and not nested:
-            return "reject", "it reduces nothing, and other calls are made outside"
-        excess, share = _pause_outside(c, level, longer)
-        simple = level.calls == 1 or not (facts.reduces or nested)
-        if share >= PAUSE_SHARE and simple:
-            return "reject", "most of the time passes outside"
-        if PAUSE_CLEAR <= excess <= 1.0 and not _own_pause(c, level):
-            return "reject", "the longest pause is outside, and shorter than a piece"
-        if excess > 1.0 and simple:
-            return "unclear", "the pause outside may be the optimizer's step or an evaluation"
-    return "accept", "all training calls are inside"
+    nested = level.calls >= 2 * facts.kinds > 2  # it has repetitions of its own
+    if facts.same_share >= 0.2 and level.calls <= SMALL_PIECE and not nested:
+        return "reject", "its calls are also made in another order outside"
+    own = pause.own_pause(c, level)
+    if facts.same_share >= 0.05 and facts.same_like > 0.6 and longer is not None and own < pause.DISTINCT:
+        return "reject", "the same mixture of calls is made outside"
+    if not facts.weak or longer is None:
+        return "accept", "all training calls are inside"
+    if level.calls == 1:
+        k, _ = timing.every(np.diff(c.t[at]))
+        if 1 < k < longer.calls and not pause.blocks_differ(c, longer, at, k, PAUSE_CLEAR):
+            return "accept", ""
+    if pause.by_position(c, level, longer):
+        return "reject", "its durations depend on the place in a longer pattern"
+    if not facts.reduces and not nested:
+        return "reject", "it reduces nothing, and other calls are made outside"
+    out = pause.outside(c, level, longer, at)
+    if level.calls == 1 and out.share >= PAUSE_SHARE:
+        return "reject", "most of the time passes outside"
+    if own >= pause.DISTINCT or out.excess < PAUSE_LEAST:
+        return "accept", "other calls outside are no part of training"
+    if out.excess <= 1.0:
+        return "reject", "the longest pause is outside"
+    return "unclear", "the pause outside may be the optimizer's step or an evaluation"
 
 
-def _confirm(c: Columns, level: Level, facts: _Facts, final: bool, repeats: int, span: int, begin: int) -> Choice:
-    """Enough repeats, begun early enough, and what the times say about several pieces in one iteration."""
+def _enough(c: Columns, level: Level, facts: _Facts, final: bool, repeats: int) -> Choice | None:
+    """Why it is too early to believe in the level, None if it is not."""
     rich = facts.reduces and level.calls > 1 and level.share > 0.85
     need = repeats or (CLEAR_REPEATS if rich else MIN_REPEATS)
     if not facts.reduces and facts.kinds < 2:
         need = POOR_REPEATS
     if final:
         need = min(need, 3)
-    out = Choice("found", level=level, window=begin)
+    why = ""
     if level.count < need:
-        return Choice("wait", level=level, why=f"repeated {level.count} times, {need} are needed", window=begin)
-    if level.starts[0] > FIRST_BY * len(c) and level.count < POOR_REPEATS:
-        return Choice("wait", level=level, why="it began late in the window", window=begin)
-    if span < MIN_SPAN_NS and not final and not repeats:
-        return Choice("wait", level=level, why="the window is short", window=begin)
-    if (facts.weak or facts.same_share > 0.05) and level.calls > 1:
-        return out
-    dur = np.diff(c.t[cuts(c, level)])
-    k, _ = timing.every(dur)
-    if facts.kinds == 1 and level.calls == 1:
+        why = f"repeated {level.count} times, {need} are needed"
+    elif level.starts[0] > FIRST_BY * len(c) and level.count < POOR_REPEATS:
+        why = "it began late in the window"
+    elif int(c.t[-1] - c.t[0]) < MIN_SPAN_NS and not final and not repeats:
+        why = "the window is short"
+    return Choice("wait", level=level, why=why) if why else None
+
+
+def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> Choice:
+    """Whether several pieces make one iteration, told by time: equal calls, or a pause every k-th piece."""
+    out = Choice("found", level=level)
+    single = level.calls == 1
+    dur = np.diff(c.t[at])
+    seen = dur if single else pause.peaks(c, at)
+    k, _ = timing.every(seen)
+    if single and facts.kinds == 1:
         out.method = "timing"
         if k == 0:
-            return Choice("wait" if len(dur) < 48 and not final else "unknown", level=level, method="timing",
-                          why="equal calls whose gaps neither repeat nor are alike", window=begin)  # fmt: skip
+            state = "wait" if len(dur) < 48 and not final else "unknown"
+            return Choice(
+                state, level=level, method="timing", why="equal calls whose gaps neither repeat nor are alike"
+            )
     if k < 2:
         return out
-    at, excess, share = timing.long_position(dur, k)
-    if level.count // k < (3 if final else 4):
-        return Choice("wait", level=level, method="timing", why=f"repeats in time every {k}", window=begin)
-    single = _one_long(dur, k)
-    # One long gap every k pieces: the optimizer's step costs less than a piece, evaluation or a checkpoint more.
-    if single and excess > 1.0 and share < PAUSE_SHARE:
-        if facts.kinds > 1:
-            out.why = f"every {k}th has a pause longer than itself: evaluation or a checkpoint"
+    if len(dur) // k < (3 if final else 4):
+        return Choice("wait", level=level, method="timing", why=f"repeats in time every {k}")
+    place, excess, share = timing.long_position(seen, k)
+    if not single:
+        mid = np.sort(np.median(seen[: len(seen) // k * k].reshape(-1, k), axis=0))
+        odd = float(mid[-1] - mid[(k - 1) // 2])
+        excess, share = odd / max(1, level.dur_ns), odd / max(1.0, k * level.dur_ns + odd)
+        own = pause.own_pause(c, level) >= pause.DISTINCT
+        if excess < PAUSE_LEAST or (own and (facts.weak or k > MAX_ACCUMULATE or not PAUSE_OWN <= excess <= 1.0)):
             return out
-        why = f"a long pause every {k} equal calls"
-        return Choice("unknown", level=level, every=k, method="timing", why=why, window=begin)
+    if (not single or pause.one_long(dur, k)) and excess > 1.0 and share < PAUSE_SHARE:
+        # The optimizer's step costs less than a piece, an evaluation or a checkpoint more.
+        return Choice("unknown", level=level, every=k, method="timing", why=f"a long pause after every {k}")
     out.every, out.method = k, "timing"
     # The iteration begins after the longest gap, which is a part of the piece before.
-    out.phase = (at + 1) % k
-    out.why = f"durations repeat every {k} pieces"
+    out.phase = (place + 1) % k
+    out.why = f"times repeat every {k} pieces"
     return out
-
-
-def _one_long(dur: NDArray[np.int64], k: int) -> bool:
-    """Whether only one of k positions differs from the others."""
-    mid = np.log(np.median(np.maximum(dur[: len(dur) // k * k], 1).reshape(-1, k).astype(float), axis=0))
-    rest = np.delete(mid, int(np.argmax(mid)))
-    return bool(len(rest) < 2 or np.std(rest) < timing.MIN_EFFECT)

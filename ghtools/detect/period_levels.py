@@ -35,7 +35,7 @@ class Level:
     purity: float  # of the token's pieces that are not shorter: low if the token is also in evaluation
     reduces: bool = False  # the anchor reduces something large: forward passes alone do not
     chained: float = 1.0  # of the modal pieces: directly followed by another
-    pause: float = 0.0  # mean log of the gap before the piece's first call
+    pause: float = 0.0  # mean log of the gap before the anchor, or of the longest inside a token of several calls
     starts: I64 = field(default_factory=lambda: np.empty(0, np.int64))  # first call of each modal piece
     dur_ns: int = 0  # median
     inside: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))  # calls in modal pieces
@@ -103,7 +103,10 @@ def find_levels(c: Columns, min_count: int, min_share: float = MIN_SHARE) -> lis
         follow = np.bincount(group[:-1], weights=(group[1:] == group[:-1]), minlength=len(count))
         if not len(good):
             continue
-        gap = np.bincount(group, weights=log_gap[cur]) / count
+        inner = log_gap[cur]
+        for back in range(1, order - 1):
+            inner = np.maximum(inner, log_gap[cur - back])
+        gap = np.bincount(group, weights=inner) / count
         heads = np.concatenate(([0], np.flatnonzero(token[1:] != token[:-1]) + 1))
         mine = np.searchsorted(heads, head[good], "right") - 1
         ends = np.append(heads, len(token))[1:]

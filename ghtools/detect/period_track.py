@@ -216,9 +216,10 @@ class Tracker:
         level = choice.level
         if self.old is None or level is None:
             return True
-        if level.dur_ns * choice.every < 0.1 * self.old.dur_ns and level.count < POOR_REPEATS:
-            return False
-        return int(c.t[-1] - c.t[0]) >= 3 * self.old.dur_ns or level.count >= POOR_REPEATS
+        span = int(c.t[-1] - c.t[0])
+        if level.dur_ns * choice.every < 0.1 * self.old.dur_ns:
+            return level.count >= POOR_REPEATS and span >= 8 * self.old.dur_ns
+        return span >= 3 * self.old.dur_ns
 
     def _returned(self, c: Columns) -> bool:
         """Whether an ordinary piece of the pattern before ends in the buffer."""
@@ -297,7 +298,9 @@ class Tracker:
         return ok
 
     def _every(self, c: Columns, at: I64, p: Pattern) -> I64:
-        """Every p.every-th cut; lost calls are counted by seq."""
+        """Every p.every-th cut; lost calls are counted by seq, short pieces (of an evaluation) do not count."""
+        long = np.append(np.diff(at) >= 0.6 * p.calls / p.every, True)
+        at = at[long | (np.arange(len(at)) == 0)]
         if not c.broken[at[0] + 1 :].any():
             return at[:: p.every]
         per = max(1, p.calls // p.every)
@@ -324,7 +327,7 @@ class Tracker:
             i: int = end + 2 - REARM_SAME
             piece = c.cut(int(a[i]), int(b[i]))
             large = (np.isin(piece.op, list(REDUCING)) & (piece.bytes > SCALAR_BYTES)).any()
-            if large or not p.reduces:
+            if (large or not p.reduces) and len(piece) > 0.3 * p.calls:
                 return i
         return None
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a level's host time goes: pauses inside its pieces, between them, and by place in a longer level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ghtools.detect import period_timing as timing
+from ghtools.detect.period_levels import Level
+from ghtools.detect.period_symbols import I64, Columns
+
+DISTINCT = 1.3  # a pause so many times the next longer gap is one of its kind
+SAMPLE = 64  # pieces looked at, the latest
+Longs = NDArray[np.int64]
+
+
+def own_pause(c: Columns, level: Level) -> float:
+    """Longest median gap of the level's pieces over the second longest; 0 if a piece has one call."""
+    if level.calls < 2 or not len(level.starts):
+        return 0.0
+    starts = level.starts[level.starts + level.calls < len(c)][-SAMPLE:]
+    if not len(starts):
+        return 0.0
+    at = starts[:, None] + np.arange(level.calls + 1)
+    gaps = np.sort(np.median(np.diff(c.t[at], axis=1), axis=0))
+    return float(gaps[-1] / max(gaps[-2], 1.0))
+
+
+def peaks(c: Columns, at: I64) -> I64:
+    """Longest gap of each piece between successive cuts `at`. Shape (len(at) - 1,)."""
+    if len(at) < 2:
+        return np.empty(0, np.int64)
+    return np.maximum.reduceat(np.diff(c.t)[: at[-1]], at[:-1])
+
+
+def durations(c: Columns, level: Level) -> I64:
+    """Duration of each modal piece of the level."""
+    return c.t[np.minimum(level.starts + level.calls, len(c) - 1)] - c.t[level.starts]
+
+
+def by_position(c: Columns, level: Level, longer: Level) -> bool:
+    """Whether the level's pieces clearly differ in time by their place inside `longer`."""
+    lo = np.searchsorted(level.starts, longer.starts)
+    hi = np.searchsorted(level.starts, longer.starts + longer.calls - level.calls + 1)
+    inner = hi - lo - 2  # the outermost ones touch what is between
+    k = int(np.median(inner)) if len(inner) else 0
+    if k < 2:
+        return False
+    dur = durations(c, level)
+    rows = [dur[a + 1 : a + 1 + k] for a, n in zip(lo.tolist(), inner.tolist(), strict=True) if n == k]
+    if len(rows) < 3:
+        return False
+    f, spread = timing.fold_effect(np.log(np.maximum(np.array(rows, float), 1.0)))
+    return f > 4.0 and spread > timing.MIN_EFFECT
+
+
+def cuts_in(at: I64, longer: Level) -> int:
+    """How many of the cuts `at` fall into one piece of `longer`."""
+    return int(np.median(np.searchsorted(at, longer.starts + longer.calls) - np.searchsorted(at, longer.starts)))
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The pause in a longer level that its shorter pieces do not have."""
+
+    excess: float  # by how much it is longer than a piece's own pause, in pieces
+    share: float  # of the longer level's time
+
+
+def outside(c: Columns, level: Level, longer: Level, at: I64) -> Outside:
+    """How the one odd pause in `longer` compares with the pieces of `level`, cut at `at`."""
+    piece = max(1.0, float(np.median(durations(c, level))))
+    many = cuts_in(at, longer)
+    lo = np.searchsorted(at, longer.starts)
+    peak = peaks(c, at)
+    rows = [peak[a : a + many] for a in lo.tolist() if a + many <= len(peak)]
+    if many < 2 or not rows:
+        return Outside(0.0, 0.0)
+    mid = np.sort(np.median(np.array(rows, float), axis=0))
+    odd = float(mid[-1] - mid[(many - 1) // 2])
+    return Outside(odd / piece, odd / max(1, longer.dur_ns))
+
+
+def blocks_differ(c: Columns, longer: Level, at: I64, k: int, least: float) -> bool:
+    """Whether blocks of k pieces differ in time by their place inside `longer`: then k is too short, too."""
+    dur = np.diff(c.t[at])
+    lo = np.searchsorted(at[:-1], longer.starts)
+    many = cuts_in(at, longer) // k
+    if many < 2:
+        return True
+    rows = [dur[a : a + many * k].reshape(many, k).sum(axis=1) for a in lo.tolist() if a + many * k <= len(dur)]
+    if len(rows) < 3:
+        return False
+    mid = np.median(np.array(rows, float), axis=0)
+    return bool(mid.max() / np.median(mid) - 1.0 > least)
+
+
+def one_long(dur: I64, k: int) -> bool:
+    """Whether only one of k positions differs from the others."""
+    mid = np.log(np.median(np.maximum(dur[: len(dur) // k * k], 1).reshape(-1, k).astype(float), axis=0))
+    rest = np.delete(mid, int(np.argmax(mid)))
+    return bool(len(rest) < 2 or np.std(rest) < timing.MIN_EFFECT)
