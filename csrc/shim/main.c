@@ -14,7 +14,7 @@ bool gh_disabled;
 static bool is_first_copy(void)
 {
     Dl_info first, own;
-    void *marker = dlsym(RTLD_DEFAULT, "gh_shim_marker");
+    void *marker = dlsym(RTLD_DEFAULT, "gh_shim_abi");
     return marker && dladdr(marker, &first) && dladdr((void *)is_first_copy, &own) &&
            first.dli_fbase == own.dli_fbase;
 }

@@ -10,10 +10,11 @@
 #include <string.h>
 
 #include "export.h"
+#include "ring.h"
 #include "shim.h"
 
-/* Every copy of the shim exports this, which is how a copy is known. */
-GH_EXPORT const int gh_shim_marker = 1;
+/* Every copy of the shim exports this, which is how a copy is known; gh-doctor compares it with the reader's. */
+GH_EXPORT const uint32_t gh_shim_abi = GH_RING_ABI;
 
 void gh_object_path(const void *address, char *out, unsigned long cap)
 {
@@ -24,7 +25,7 @@ void gh_object_path(const void *address, char *out, unsigned long cap)
 
 static void *lookup(void *object, const char *name)
 {
-    if (!object || dlsym(object, "gh_shim_marker"))
+    if (!object || dlsym(object, "gh_shim_abi"))
         return NULL;
     return dlsym(object, name);
 }

@@ -31,8 +31,8 @@ struct comm {
     int size, rank;
 };
 
-static int result_to_give, calls;
-static uint64_t noted;
+static _Thread_local int result_to_give, calls;
+static _Thread_local uint64_t noted;
 
 /* What the tests ask. */
 API void fake_give(int result) { result_to_give = result; }
@@ -283,6 +283,6 @@ int ncclCommAbort(gh_nccl_comm c)
 }
 TWIN(CommAbort)
 
-/* What a static library cannot hide: NCCL prints its version by a text like this one. */
+/* What a static library cannot hide: NCCL prints such a text when NCCL_DEBUG asks for it. */
 API const char *fake_version(void);
-const char *fake_version(void) { return "NCCL version 2.32.3 (a fake for tests)"; }
+const char *fake_version(void) { return getenv("NCCL_DEBUG") ? "NCCL version 2.32.3 (a fake for tests)" : ""; }
