@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 from ghtools.stream.records import Change, Job
 
@@ -142,7 +141,8 @@ class Consensus:
 
     def _slower(self, change: Change) -> Iterator[Change]:
         event = self._of(change)
-        if event is None:
+        if event is None or not event.number:
+            # A first onset, or one that gets worse where the job has not been declared slow: a vote for its time.
             event = self._event(change, self.events)
             if not event.over:
                 event.onset[change.rank] = change
@@ -230,9 +230,3 @@ class Consensus:
             ranks=sorted(vote.rank for vote in votes),
             why=f"{len(votes)} of {len(self.live() | {vote.rank for vote in votes})} ranks; {first.why}",
         )
-
-    def dump(self) -> dict[str, Any]:
-        """All state as plain values."""
-        from dataclasses import asdict
-
-        return asdict(self)  # type: ignore[call-overload]

@@ -26,6 +26,7 @@ FAST_LOG, FAST_NS = log(1.5), 2e9
 # Evidence of separation, in nats: each value after lies beyond all but a share q of those before, so that
 # n of them by chance have a probability near q^n. It stands in for the rank test where some values before
 # are as large (restart spikes, checkpoints), which costs the rank test more than it should.
+NOISE_FACTOR, NOISE_FREE = 3.0, 0.02
 APART, APART_LOG = 18.0, log(1.25)
 SE_MEDIAN = 1.2533  # standard error of a median of n normal values: this, times sigma / sqrt(n)
 
@@ -100,11 +101,12 @@ def separation(before: Floats, after: Floats, side: float) -> float:
     return -(na - stray) * log(share)
 
 
-def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONFIRM) -> Judgement:
+def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONFIRM, steady: bool = False) -> Judgement:
     """Test a candidate change; `min_log` is the least |log ratio| worth reporting.
 
     `n_confirm` is raised where short bursts have passed before. Few values before (a job's first
-    iterations) ask for a larger change and more values after.
+    iterations) ask for a larger change and more values after. Where the noise is large the level itself
+    wanders (a busy host), and a change must be larger too, unless `steady` says that a return is tested.
     """
     nb, na = len(before), len(after)
     found = compare(before, after)
@@ -117,6 +119,8 @@ def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONF
     side = 1.0 if d > 0 else -1.0
     z = side * found.rank_z / inflate**0.25
     size = abs(d)
+    if not steady:
+        min_log = max(min_log, NOISE_FACTOR * (found.scale_before - NOISE_FREE))
     if nb < 20:
         min_log, n_confirm = 1.5 * min_log, n_confirm + 2
     z_min = 4.0 if nb >= 60 else 3.6 if nb >= 30 else 3.3 if nb >= 20 else 3.0
@@ -131,7 +135,9 @@ def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONF
     failed = []
     if na < n_confirm:
         failed.append(f"{na} of {n_confirm} values")
-    if size < min_log - (min(0.5 * se, 0.01) if na >= 20 else 0):  # half of the steps at the threshold itself are measured under it
+    if size < min_log - (
+        min(0.5 * se, 0.01) if na >= 20 else 0
+    ):  # half of the steps at the threshold itself are measured under it
         failed.append(f"under {100 * (exp(min_log) - 1):.0f} %")
     if size - width * se < 0.63 * min_log:
         failed.append("interval")

@@ -28,7 +28,7 @@ MINOR_LOG = log(1.05)  # a smaller loss is not looked for
 WARMUP_ITERS = 100  # getting faster this early is warm-up
 FADE_N = 20  # values at the healthy level that end an episode which faded out
 BURST_MEMORY = 500  # values for which a passed burst is remembered
-BURST_MOST = 20
+BURST_MOST, BURST_FACTOR = 20, 1.5
 SCALE_FLOOR = 0.005
 BACK_N, BACK_NATS = 5, 7.5  # values at the healthy level that end an episode, and their weight
 SETTLE = 8  # values of a restarted process that are not compared
@@ -94,6 +94,7 @@ class Memory:
     anchor: list[float] = field(default_factory=list)  # sample of the level last reported
     burst: int = 0  # length of the longest burst that passed lately
     burst_at: int = 0
+    burst_size: float = 0.0  # its height, log
 
 
 class Watch:
@@ -247,12 +248,14 @@ class Watch:
         s.follow = 1
         yield from ()
 
-    def _needed(self) -> int:
-        """Values after a change before it is believed: more where bursts have passed lately."""
+    def _needed(self, size: float) -> int:
+        """Values after a change before it is believed: more where bursts about as high have passed lately."""
         memory = self.memory
-        if memory.episode is None and memory.burst and self.series.state.count - memory.burst_at < BURST_MEMORY:
-            return max(N_CONFIRM, min(memory.burst + 4, BURST_MOST))
-        return N_CONFIRM
+        if memory.episode is not None or self.series.state.count - memory.burst_at >= BURST_MEMORY:
+            return N_CONFIRM
+        if not memory.burst or abs(size) > BURST_FACTOR * memory.burst_size:
+            return N_CONFIRM
+        return max(N_CONFIRM, min(memory.burst + 4, BURST_MOST))
 
     def _threshold(self, side: int) -> float:
         episode = self.memory.episode
@@ -269,14 +272,15 @@ class Watch:
             s.follow = 0
             return
         threshold = self._threshold(pending.side)
-        found = judge(before, after, threshold, self._needed())
+        size = float(np.median(after)) - float(np.median(before))
+        found = judge(before, after, threshold, self._needed(size), steady=pending.side < 0)
         if pending.side < 0 and found.outcome != "confirm" and self._healed(before, after):
             found = replace(found, outcome="confirm", failed=())
         gradual = False
         anchor = self._anchor()
         if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:
             # A step that is too small by itself may be the last of several.
-            whole = judge(anchor, after, threshold, self._needed() + 2)
+            whole = judge(anchor, after, threshold, self._needed(size) + 2, steady=pending.side < 0)
             if whole.outcome == "confirm" and whole.d * pending.side > 0:
                 found, gradual = whole, True
         middle = 0.5 * (found.compared.median_before + found.compared.median_after)
@@ -325,7 +329,10 @@ class Watch:
         if passed:
             length = max(found.n_after - 2, 1)
             if length > 2 and memory.episode is None:
-                memory.burst = max(memory.burst if s.count - memory.burst_at < BURST_MEMORY else 0, length)
+                fresh = s.count - memory.burst_at < BURST_MEMORY
+                size = float(np.median(self.series.logs(pending.at, s.count - 2))) - found.compared.median_before
+                memory.burst = max(memory.burst if fresh else 0, length)
+                memory.burst_size = max(memory.burst_size if fresh else 0.0, size)
                 memory.burst_at = s.count
         if pending.said:
             verdict = "blip" if passed else "unknown"
@@ -414,9 +421,12 @@ class Watch:
 
     def _is_back(self, level: float, episode: Episode) -> bool:
         """Is this level the one before the episode, or near enough to call it over?"""
-        room = 0.5 * self.settings.min_log
+        gain = episode.level - episode.base
+        base = np.asarray(self.memory.base, np.float32)
+        noise = 1.4826 * float(np.median(np.abs(base - np.median(base)))) if len(base) else 0.0
+        room = max(0.5 * self.settings.min_log, min(2 * noise, 0.25 * gain))
         if episode.minor:
-            room = min(room, 0.5 * (episode.level - episode.base))
+            room = min(room, 0.5 * gain)
         return level - episode.base < room
 
     def _relief(self, at: int, found: Judgement, probability: float) -> Change:
