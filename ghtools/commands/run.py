@@ -106,31 +106,39 @@ class _Watch(threading.Thread):
 
     def __init__(self, fd: int, out: Path | None, plot: Path | None, say: Voice, quiet: bool) -> None:
         super().__init__(name="gh-run reader", daemon=True)
+        from ghtools.view.plot_data import PlotData
         from ghtools.view.summary import Summary
 
         self._source = os.fdopen(fd, "rb")
         self._out = os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") if out else None
-        self._paths = {"picture": plot, "stream": out}
+        self._out_path, self._plot_path = out, plot
         self._say, self._quiet = say, quiet
         self._summary = Summary(__version__)
+        self._data = PlotData()
 
     def run(self) -> None:
         from ghtools.stream.framing import sections
+        from ghtools.stream.records import Record
         from ghtools.stream.writer import Writer
 
         writer = Writer(self._out) if self._out else None
+
+        def take(record: Record) -> None:
+            if writer:
+                writer.write(record)
+            if self._plot_path:
+                self._data.add(record)
+            for line in self._summary.feed(record):
+                if not self._quiet:
+                    self._say(line)
+
         try:
             for section in sections(self._source, lambda error: None):
-                if writer:
-                    writer.write(section.head)
+                take(section.head)
                 for record in section:
-                    if writer:
-                        writer.write(record)
-                    for line in self._summary.feed(record):
-                        if not self._quiet:
-                            self._say(line)
-                if writer and section.end:
-                    writer.write(section.end)
+                    take(record)
+                if section.end:
+                    take(section.end)
         except GhError as error:
             self._say(f"the chain's output ended: {error}")
         except OSError as error:
@@ -140,13 +148,21 @@ class _Watch(threading.Thread):
                 pass
 
     def finish(self, how: str) -> None:
-        """The summary and the picture."""
+        """The picture and the summary."""
+        extras = []
+        if self._plot_path:
+            from ghtools.view import plot
+
+            try:
+                self._data.finish()
+                plot.check(self._plot_path)
+                plot.save(self._data, self._plot_path)
+                extras.append(f"picture {self._plot_path}")
+            except (GhError, OSError) as error:
+                self._say(f"no picture: {error}")
         if self._out:
             self._out.close()
-        extras = []
+            extras.append(f"stream {self._out_path}")
         for line in self._summary.episode_lines():
             self._say(line)
-        if self._paths["plot"] if "plot" in self._paths else self._paths["picture"]:
-            pass
-        extras += [f"{what} {path}" for what, path in self._paths.items() if path]
         self._say(self._summary.final(how, extras))
