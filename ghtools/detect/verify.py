@@ -136,8 +136,8 @@ def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONF
     if na < n_confirm:
         failed.append(f"{na} of {n_confirm} values")
     if size < min_log - (
-        min(0.5 * se, 0.01) if na >= 20 else 0
-    ):  # half of the steps at the threshold itself are measured under it
+        0.3 * min(se, 0.02) if na >= 20 else 0
+    ):  # steps at the threshold are measured under it as often as over
         failed.append(f"under {100 * (exp(min_log) - 1):.0f} %")
     if size - width * se < 0.63 * min_log:
         failed.append("interval")

@@ -15,7 +15,7 @@ from ghtools.stream.records import Change, Iters
 
 from . import series as hot
 from .series import Model, Series
-from .verify import N_CONFIRM, Judgement, compare, judge
+from .verify import N_CONFIRM, SE_MEDIAN, Judgement, compare, judge
 
 Floats = NDArray[np.float32]
 
@@ -26,7 +26,7 @@ BEFORE = 100  # values before a change that it is compared with
 GUARD_EVERY, GUARD_N, GUARD_MINOR = 10, 30, 50
 MINOR_LOG = log(1.05)  # a smaller loss is not looked for
 WARMUP_ITERS = 100  # getting faster this early is warm-up
-FADE_N = 20  # values at the healthy level that end an episode which faded out
+FADE_N = 30  # values at the healthy level that end an episode which faded out
 BURST_MEMORY = 500  # values for which a passed burst is remembered
 BURST_MOST, BURST_FACTOR = 20, 1.5
 SCALE_FLOOR = 0.005
@@ -192,7 +192,9 @@ class Watch:
         if s.count - self.memory.segment < FADE_N:
             return None
         values = self.series.logs(self.memory.segment, s.count)
-        if not self._is_back(float(np.median(values[-FADE_N:])), episode):
+        recent = compare(values[-FADE_N:], values[-FADE_N:])
+        sure = 2 * SE_MEDIAN * recent.scale_before / FADE_N**0.5
+        if not self._is_back(recent.median_before + sure, episode):
             return None
         edge = 0.5 * (episode.base + max(episode.level, float(np.median(values))))
         slow = np.flatnonzero(np.convolve(values > edge, np.ones(5), "same") >= 3)

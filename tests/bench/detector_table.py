@@ -33,8 +33,11 @@ def run(x: np.ndarray) -> list[Change]:
 
 
 def reports(changes: list[Change]) -> list[Change]:
-    """Confirmed changes that claim at least the threshold (a small lasting loss is said as `unknown`)."""
-    return [c for c in changes if c.stage == "confirmed" and not (c.type == "drift" and c.verdict == "unknown")]
+    """Confirmed changes that claim at least the threshold; a small lasting loss (`unknown`) and its end do not."""
+    told = [c for c in changes if c.stage == "confirmed"]
+    small = {c.episode for c in told if c.type == "drift" and c.verdict == "unknown"}
+    small -= {c.episode for c in told if c.verdict == "fail-slow"}
+    return [c for c in told if c.episode == 0 or c.episode not in small]
 
 
 def score(found: Case, changes: list[Change]) -> dict[str, float]:
@@ -46,6 +49,7 @@ def score(found: Case, changes: list[Change]) -> dict[str, float]:
         out["suspected"] = sum(c.stage == "suspected" for c in changes)
         return out
     kinds = ("relief",) if found.down else ("onset", "drift")
+    told = [c for c in told if not (c.type == "drift" and c.verdict == "unknown")]
     hits = [c for c in told if c.type in kinds and found.starts <= c.said_index <= found.onset + WITHIN]
     out["missed"] = float(not hits)
     if hits:
