@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-import kineto on a large trace: MB/s and peak memory, with ijson's time for the same file beside it.
+
+    python tests/bench/bench_import_kineto.py [--mib 1024] [--ijson-mib 128] [--comm-share 0.02]
+
+The trace is made here in Kineto's layout (cpu_op, cuda_runtime, kernel, ac2g, NCCL kernels with their metadata), in a
+temporary directory that is removed. ijson (its fastest backend that is installed; pip install ijson) only counts the
+events of a shorter file of the same kind, for it would take minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GOAL_MIB = 300
+
+
+def write_trace(path: Path, size: int, share: float) -> int:
+    """A trace of about `size` bytes in which `share` of the events are NCCL kernels; the number of those."""
+    every = max(int(1 / share), 1)
+    head = (
+        '{\n  "schemaVersion": 1,\n  "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": '
+        '[{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8, "ranks": []}]},\n  "traceEvents": [\n'
+    )
+    made = events = 0
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(head)
+        while out.tell() < size:
+            lines = []
+            for _ in range(1000):
+                t = events * 5
+                if events % every == 0:
+                    made += 1
+                    lines.append(
+                        '  {\n    "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL'
+                        f'(ncclDevKernelArgsStorage<4096ul>)", "pid": 3, "tid": 40,\n    "ts": {t}.125, "dur": 812.5,'
+                        f'\n    "args": {{\n      "External id": {events}, "device": 3, "stream": 40, "correlation": '
+                        f'{events}, "grid": [8, 1, 1], "Collective name": "allreduce", "In msg nelems": 6637568, '
+                        '"Out msg nelems": 6637568, "Group size": 8, "dtype": "Float", "Process Group Name": "0", '
+                        '"Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"\n    }\n  },\n'
+                    )
+                elif events % 3 == 0:
+                    lines.append(
+                        f'  {{\n    "ph": "X", "cat": "cpu_op", "name": "aten::convolution_backward", "pid": 9, "tid": 9,'
+                        f'\n    "ts": {t}.001, "dur": 3.25,\n    "args": {{\n      "External id": {events},"Ev Idx": '
+                        f'{events}, "Input Dims": [[64, 256, 56, 56], [64, 64, 56, 56], [256, 64, 1, 1], [0]]\n    }}\n  }},\n'
+                    )
+                elif events % 3 == 1:
+                    lines.append(
+                        '  {\n    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9,\n'
+                        f'    "ts": {t}.500, "dur": 4.125,\n    "args": {{\n      "External id": {events}, "cbid": 211, '
+                        f'"correlation": {events}\n    }}\n  }},\n'
+                    )
+                else:
+                    lines.append(
+                        '  {\n    "ph": "X", "cat": "kernel", "name": "void at::native::vectorized_elementwise_kernel<4, '
+                        'at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int)", "pid": 3, "tid": 7,\n'
+                        f'    "ts": {t}.750, "dur": 21.5,\n    "args": {{\n      "queued": 0, "device": 3, "stream": 7, '
+                        f'"correlation": {events}, "grid": [12544, 1, 1], "block": [64, 1, 1]\n    }}\n  }},\n'
+                    )
+                events += 1
+            out.write("".join(lines))
+        out.write(
+            f'  {{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#7", "ts": 0, "dur": {events * 5}}}\n'
+        )
+        out.write('  ],\n  "baseTimeNanoseconds": 1711964646000000000\n}\n')
+    return made
+
+
+def run(path: Path) -> tuple[float, int]:
+    """Seconds and peak resident KiB of gh-import on a file."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "gh-import"), "kineto", str(path)], stdout=subprocess.DEVNULL
+    ) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        sys.exit(f"gh-import ended with {child.returncode}")
+    return time.monotonic() - began, usage.ru_maxrss
+
+
+def ijson_rate(path: Path) -> tuple[str, float]:
+    """Backend and MB/s of counting the events with ijson; ("not installed", 0) without it."""
+    try:
+        import ijson
+    except ImportError:
+        return "not installed", 0.0
+    began = time.monotonic()
+    with open(path, "rb") as source:
+        count = sum(1 for _ in ijson.items(source, "traceEvents.item"))
+    assert count
+    return str(ijson.backend), path.stat().st_size / 1e6 / (time.monotonic() - began)
+
+
+def main() -> None:
+    """Print name, value, unit, and the goal or the peer's figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--ijson-mib", type=int, default=128)
+    parser.add_argument("--comm-share", type=float, default=0.02)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank3.json"
+        made = write_trace(path, options.mib << 20, options.comm_share)
+        size = path.stat().st_size
+        seconds, peak = run(path)
+        path.unlink()
+        small = Path(folder) / "small.json"
+        write_trace(small, options.ijson_mib << 20, options.comm_share)
+        backend, rate = ijson_rate(small)
+    print(f"import kineto, trace of {size / 1e6:.0f} MB, {made} collectives")
+    print(f"rate         {size / 1e6 / seconds:8.0f} MB/s   ijson ({backend}): {rate:.0f} MB/s, counting only")
+    print(f"peak memory  {peak / 1024:8.0f} MiB    goal: under {GOAL_MIB} MiB")
+    sys.exit(0 if peak / 1024 < GOAL_MIB else 1)
+
+
+if __name__ == "__main__":
+    main()
