@@ -17,6 +17,7 @@ from .lines import place
 
 MAX_TOKEN_BYTES = 1 << 20
 MAX_DEPTH = 64
+CUT = "the JSON is cut"
 
 Path = tuple[str | int, ...]
 _TOKEN = re.compile(rb'[ \t\r\n]*(?:([{}\[\]:,])|("(?:[^"\\\x00-\x1f]|\\.)*")|([-+.A-Za-z0-9]+))')
@@ -47,6 +48,7 @@ class Leaves:
         self._lines = 1  # number of the line at which _data begins
         self._end = False
         self._open = 0  # containers
+        self.cut = False  # whether what was wrong is only that the rest is missing
 
     def where(self) -> str:
         """The place that has been read, as messages name it."""
@@ -61,7 +63,7 @@ class Leaves:
             mark, text, word = self._token()
             if not (mark or text or word):
                 if want != "end":
-                    raise self._bad("the JSON is cut" if self._lines > 1 or self._at else "it is empty")
+                    raise self._bad(CUT if self._open else "it is empty")
                 return
             if want in ("value", "first value") and mark != b"]":
                 if mark in (b"{", b"["):
@@ -111,12 +113,12 @@ class Leaves:
             if match and (match[1] or match.end() < len(self._data) or self._end):
                 self._at = match.end()
                 if match[3] and self._open and self._at == len(self._data):
-                    raise self._bad("the JSON is cut")  # this may be half a number
+                    raise self._bad(CUT)  # this may be half a number
                 return match[1] or b"", match[2] or b"", match[3] or b""
             if self._end:
                 if self._data[self._at :].strip(b" \t\r\n"):
                     rest = self._data[self._at :].lstrip(b" \t\r\n")
-                    raise self._bad("the JSON is cut" if rest[:1] == b'"' else f"{_short(rest)} is no JSON")
+                    raise self._bad(CUT if rest[:1] == b'"' else f"{_short(rest)} is no JSON")
                 return b"", b"", b""
             if match is None and self._data[self._at :].lstrip(b" \t\r\n")[:1] not in (b"", b'"'):
                 raise self._bad(f"{_short(self._data[self._at :].lstrip())} is no JSON")
@@ -141,6 +143,7 @@ class Leaves:
         return float(word) if b"." in word or b"e" in word or b"E" in word else int(word)
 
     def _bad(self, why: str) -> InputError:
+        self.cut = why == CUT
         return InputError(f"bad input at {self.where()}", why)
 
 

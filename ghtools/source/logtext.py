@@ -7,7 +7,7 @@ import re
 from calendar import timegm
 from collections import deque
 
-from ghtools.stream.framing import Source
+from ghtools.stream.framing import READ_BYTES, Source
 
 # 2025-06-16 22:30:50,322 and its like; without a zone it is taken as UTC.
 STAMP = re.compile(
@@ -55,6 +55,30 @@ def plain(line: bytes) -> str:
     """Text of a line of log: bytes that are no UTF-8 are replaced, colours taken out."""
     text = line.decode("utf-8", "replace")
     return COLOUR.sub("", text) if "\x1b" in text else text
+
+
+class Ahead:
+    """A source of which the first bytes that are no blanks can be looked at."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.first = b""
+        while not self.first.strip():
+            more = source.read1(READ_BYTES)
+            if not more:
+                break
+            self.first = (self.first + more)[-READ_BYTES:]
+        self._ahead = self.first
+
+    def read1(self, size: int, /) -> bytes:
+        """As the source."""
+        ahead, self._ahead = self._ahead, b""
+        return ahead or self._source.read1(size)
+
+    def waiting(self, timeout_s: float) -> bool:
+        """As the source."""
+        ask = getattr(self._source, "waiting", None)
+        return bool(self._ahead) or ask is None or bool(ask(timeout_s))
 
 
 class Returns:

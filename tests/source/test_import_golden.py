@@ -131,7 +131,8 @@ def test_every_cut_is_seen(tree: object, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[1,]", "[,1]", '{"a"}', '{"a":}', '{1:2}', "[1}", '{"a":1]', "[1 2]", "1 2", "+1", "01", "[.5]", "tru", "[nul]",
+    ["{", "[1,]",
+     "[,1]", '{"a"}', '{"a":}', '{1:2}', "[1}", '{"a":1]', "[1 2]", "1 2", "+1", "01", "[.5]", "tru", "[nul]",
      '"a', "\x00", "[" * (MAX_DEPTH + 1), '{"a":1,}', "]", '["\n"]', '"\\x"', "[1e]", "--1", "[1,2"],
 )  # fmt: skip
 def test_what_is_no_json(text: str) -> None:
