@@ -216,7 +216,8 @@ def _json(file: File, run: _Run, options: Options) -> Iterator[Record]:
                     _json_row(item, run)
                     item = {}
                 last = path
-                item[(*map(str, path[2:]), str(key))] = value
+                column = (*map(str, path[2:]), str(key))
+                item[column] = value
                 yield from run.spill()
             elif path[:1] == ("average_bus_bandwidth",):
                 _json_row(item, run)
@@ -247,6 +248,10 @@ def _json_row(item: dict[Path, object], run: _Run) -> None:
         time_us = item.get((place, "time"), item.get((place, "cpu_time")))
         if not isinstance(time_us, int | float) or not 0 <= time_us < 1e15:
             continue
-        algbw, busbw, wrong = (item.get((place, name)) for name in ("alg_bw", "bus_bw", "nwrong"))
-        numbers = [float(n) if isinstance(n, int | float) and abs(n) < 1e300 else 0.0 for n in (algbw, busbw, wrong)]
-        run.row(size, time_us, *numbers, {"in_place": in_place, "dtype": str(item.get(("type",), ""))[:20]})
+        algbw, busbw, wrong = (_json_float(item.get((place, name))) for name in ("alg_bw", "bus_bw", "nwrong"))
+        facts = {"in_place": in_place, "dtype": str(item.get(("type",), ""))[:20]}
+        run.row(size, time_us, algbw, busbw, wrong, facts)
+
+
+def _json_float(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else 0.0

@@ -21,7 +21,7 @@ HEAD = """# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807
 #  Rank  0 Group  0 Pid   6899 on node-a device  0 [0000:04:00] NVIDIA H100 80GB HBM3
 #  Rank  1 Group  0 Pid   6900 on node-b device  0 [0000:05:00] NVIDIA H100 80GB HBM3
 #
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong
 """
 ROWS = """        1024           256     float     sum      -1    20.50    0.05    0.04       0    21.00    0.05    0.04    N/A
         2048           512     float     sum      -1    1e+06    0.10    0.09       2    23.00    0.09    0.08       0
@@ -122,7 +122,8 @@ def test_json() -> None:
     for name in ("nccl-tests", "auto"):
         links = feed(name, as_json()).of(Link)
         assert [(link.bytes, link.dur_ns, link.facts["in_place"], link.status) for link in links] == [
-            (1024, 20_500, False, "ok"), (1024, 21_000, True, "ok"), (2048, 20_500, False, "ok"), (2048, 21_000, True, "ok"),
+            (1024, 20_500, False, "ok"), (1024, 21_000, True, "ok"),
+            (2048, 20_500, False, "ok"), (2048, 21_000, True, "ok"),
         ]  # fmt: skip
         assert links[0].test == "all_reduce" and links[0].ends == ["node-a", "node-b"]
 
