@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ghtools.detect.period_acf import choose_acf
 from ghtools.detect.period_marker import parse
@@ -13,6 +14,7 @@ from ghtools.detect.period_track import Tracker
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import Calls, Comm, Iters, Job, Period
 
+GUIDE_ITERS = 4096
 AGREE = 0.05  # ranks whose iteration times differ by no more than this agree
 
 
@@ -36,6 +38,8 @@ class PeriodFinder:
         self._expected: set[int] = set()
         self._agreed = False
         self._said: dict[int, Period] = {}
+        self._guide = -1  # the rank whose iterations tell those that cannot tell their own
+        self._began: NDArray[np.int64] = np.empty(0, np.int64)  # when these began
 
     def comm(self, rec: Comm) -> list[Iters | Period]:
         """Learn the name of a communicator."""
@@ -53,6 +57,8 @@ class PeriodFinder:
         tracker = self._trackers.get(calls.rank)
         if tracker is None:
             tracker = self._trackers[calls.rank] = Tracker(calls.rank, self._names, self._chooser, self._marker)
+            if self._chooser is None and self._marker is None:
+                tracker.bounds = self._bounds
         yield from self._pass(tracker.feed(calls))
 
     def flush(self) -> Iterator[Iters | Period]:
@@ -63,9 +69,23 @@ class PeriodFinder:
     def _pass(self, made: list[Iters | Period]) -> Iterator[Iters | Period]:
         for rec in made:
             yield rec
-            if isinstance(rec, Period):
+            if isinstance(rec, Iters):
+                if rec.rank == self._guide:
+                    self._began = np.concatenate([self._began, rec.t_ns])[-GUIDE_ITERS:]
+            else:
                 self._said[rec.rank] = rec
+                self._lead(rec)
                 yield from self._agreement(rec.t_ns)
+
+    def _lead(self, rec: Period) -> None:
+        """Let the rank that is surest of its iteration guide those that are not."""
+        if rec.state == "found" and rec.method == "anchors" and self._guide < 0:
+            self._guide = rec.rank
+        elif rec.rank == self._guide and rec.state != "found":
+            self._guide, self._began = -1, self._began[:0]
+
+    def _bounds(self) -> NDArray[np.int64]:
+        return self._began
 
     def _agreement(self, t_ns: int) -> Iterator[Period]:
         ranks = self._expected | set(self._trackers)

@@ -156,7 +156,6 @@ def choose(c: Columns, final: bool = False, repeats: int = 0, reduces: bool = Fa
     least = repeats or 3
     levels = find_levels(c, least)
     _, first, inverse = np.unique(c.h, return_index=True, return_inverse=True)
-    span = int(c.t[-1] - c.t[0])
     rows: list[dict[str, Any]] = []
     verdict = Choice("wait", why="no pattern repeats yet", window=begin)
     for i, level in enumerate(levels):
@@ -243,6 +242,9 @@ def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> C
                 state, level=level, method="timing", why="equal calls whose gaps neither repeat nor are alike"
             )
     if k < 2:
+        if not facts.reduces and level.calls < 2 * facts.kinds and not single:
+            state = "wait" if level.count < POOR_REPEATS and not final else "unknown"
+            return Choice(state, level=level, why="it reduces nothing and has no pause: it may be one micro-batch")
         return out
     if len(dur) // k < (3 if final else 4):
         return Choice("wait", level=level, method="timing", why=f"repeats in time every {k}")

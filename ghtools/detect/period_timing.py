@@ -77,8 +77,25 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
         rows = x[: n // k * k].reshape(-1, k)
         f, spread = fold_effect(rows)
         if f > 4.0 and spread > MIN_EFFECT:
-            return k, float(acf[k])
+            return _shortest(x, k), float(acf[k])
     return (1, 0.5) if top < 0.6 else (0, top)
+
+
+def _shortest(x: F64, k: int) -> int:
+    """The smallest divisor of k by which `x` already repeats: no position differs from the one a divisor later."""
+    rows = x[: len(x) // k * k].reshape(-1, k)
+    mid = np.median(rows, axis=0)
+    error = 1.86 * np.median(np.abs(rows - mid), axis=0) / np.sqrt(len(rows))  # of a median
+    for d in range(2, k // 2 + 1):
+        if k % d:
+            continue
+        there = np.roll(mid, -d)
+        off = np.abs(mid - there)
+        if (off <= np.maximum(2 * MIN_EFFECT, 5 * np.hypot(error, np.roll(error, -d)))).all():
+            f, spread = fold_effect(x[: len(x) // d * d].reshape(-1, d))
+            if f > 4.0 and spread > MIN_EFFECT:
+                return d
+    return k
 
 
 def long_position(durations: NDArray[np.int64], k: int) -> tuple[int, float, float]:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ghtools.detect.period_choose import POOR_REPEATS, Choice, choose
-from ghtools.detect.period_levels import ORDERS, prefix_sums, tokens
+from ghtools.detect.period_levels import ORDERS, cuts, prefix_sums, tokens
 from ghtools.detect.period_marker import Marker
+from ghtools.detect.period_ranks import by_ranks
 from ghtools.detect.period_symbols import (
     I64,
     REDUCING,
@@ -93,12 +94,16 @@ def pattern_of(c: Columns, choice: Choice, names: dict[int, str]) -> Pattern:
     w = c.cut(choice.window)
     a, b = int(level.starts[0]), int(level.starts[0]) + level.calls
     inside = w.cut(a, b)
+    dur_ns = level.dur_ns * choice.every
+    if choice.every > 1 and level.order > 0:
+        whole = np.diff(w.t[cuts(w, level)[choice.phase :: choice.every]])
+        dur_ns = int(np.median(whole)) if len(whole) else level.dur_ns * choice.every
     base = np.uint64(level.sig * choice.every % (1 << 64))
     return Pattern(
         order=level.order, token=level.token, every=choice.every, calls=level.calls * choice.every,
         accepted=np.array([base]),
         reduces=bool((np.isin(inside.op, list(REDUCING)) & (inside.bytes > SCALAR_BYTES)).any()),
-        dur_ns=level.dur_ns * choice.every, method=choice.method, anchor=describe(w, a, names),
+        dur_ns=dur_ns, method=choice.method, anchor=describe(w, a, names),
         confidence=round(min(1.0, level.share), 3), any_piece=level.order == 0,
     )  # fmt: skip
 
@@ -111,9 +116,8 @@ class Tracker:
     ) -> None:
         self.rank, self.names, self.marker = rank, names, marker
         self.fixed = None if marker is None else replace(MARKED)
-        self.chooser = chooser or (
-            lambda c, final, repeats, reduces: choose(c, final=final, repeats=repeats, reduces=reduces)
-        )
+        self.chooser = chooser or choose
+        self.bounds: Callable[[], I64] | None = None  # when iterations of another rank began, ns
         self.pattern: Pattern | None = self.fixed
         self.old: Pattern | None = None  # while re-arming: what was known before
         self.choice = Choice("wait", why="no calls yet")
@@ -184,7 +188,11 @@ class Tracker:
             c = resize(c, self._sizeless)
             self._parts = [c]
         repeats = 0 if self.old is None else REARM_PIECES
-        choice = self.choice = self.chooser(c, final, repeats, bool(self.old and self.old.reduces))
+        choice = self.chooser(c, final, repeats, bool(self.old and self.old.reduces))
+        if choice.state != "found" and self.bounds is not None and (told := by_ranks(c, self.bounds(), final)):
+            told.candidates = choice.candidates
+            choice = told
+        self.choice = choice
         self._try_at = max(self._n + 1, int(self._n * GROWTH))
         if choice.state == "found" and self._plausible(c, choice):
             self.pattern = pattern_of(c, choice, self.names)
