@@ -73,7 +73,7 @@ class Steps:
         """A line that says the time since the begin of the run, or only when it was written (`total_ns` a stamp)."""
         if not _sane(total_ns) or not self._new(step, line):
             return
-        base = None if self._restarted else self._base
+        base = self._base
         self._base = (step, round(total_ns))
         if base is None and step == 1 and stamp_ns is None:
             base = (0, 0)
@@ -130,6 +130,7 @@ class Steps:
                 self.again += 1
                 return False
             self._restarted = True
+            self._base = None
             self._recent.clear()
         if self._first < 0:
             self._first = step

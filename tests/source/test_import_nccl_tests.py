@@ -23,7 +23,7 @@ HEAD = """# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807
 #
 #  size count type redop root time algbw busbw #wrong time algbw busbw #wrong
 """
-ROWS = """        1024           256     float     sum      -1    20.50   0.05   0.04      0    21.00   0.05   0.04   N/A
+ROWS = """        1024      256     float     sum      -1    20.50   0.05   0.04      0    21.00   0.05   0.04   N/A
         2048           512     float     sum      -1    1e+06    0.10    0.09       2    23.00    0.09    0.08       0
 """
 TAIL = (

@@ -138,3 +138,16 @@ def test_normuonh_is_flat() -> None:
     assert got["index"].tolist() == list(range(1, 3276))
     assert abs(np.median(got["dur_ns"][10:]) - 147e6) < 2e6
     assert got["t_ns"][-1] + got["dur_ns"][-1] == 493_701_000_000
+
+
+def test_a_restart_in_the_middle_of_stamped_lines() -> None:
+    lines = [(10, 0), (20, 5), (30, 10), (20, 300), (30, 306), (40, 312)]
+    log = ("pad\n" * 250).join(
+        f"2026-01-02 03:{t // 60:02d}:{t % 60:02d},000 - root - INFO - step: {s}  loss:  3.1\n" for s, t in lines
+    )
+    got = feed("steps", log).iters()
+    assert got["index"].tolist() == [20, 30, 30, 40]
+    assert got["dur_ns"].tolist() == [500_000_000, 500_000_000, 600_000_000, 600_000_000]
+    assert got["every"].tolist() == [10] * 4
+    assert got["incarnation"].tolist() == [0, 0, 1, 1]
+    assert got["phase"].tolist() == [0, 0, 3, 0]
