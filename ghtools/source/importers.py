@@ -28,6 +28,16 @@ from ghtools.stream.records import STREAM_MAJOR, End, Head, Record
 
 IMPORTERS: dict[str, str] = {
     "jsonl": "ghtools.source.jsonl",
+    "kineto": "ghtools.source.import_kineto",
+    "megatron": "ghtools.source.import_megatron",
+    "mllog": "ghtools.source.import_mllog",
+    "steps": "ghtools.source.import_steps",
+    "golden": "ghtools.source.import_golden",
+    "nccl-tests": "ghtools.source.import_nccl_tests",
+    "nccl-log": "ghtools.source.import_nccl_log",
+    "nccl-inspector": "ghtools.source.import_nccl_inspector",
+    "prom": "ghtools.source.import_prom",
+    "allreduce-bench": "ghtools.source.import_allreduce_bench",
     "series": "ghtools.source.series",
 }
 PEEK_BYTES = READ_BYTES
