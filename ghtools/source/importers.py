@@ -11,12 +11,11 @@ An importer is one file in source/ and one line in IMPORTERS. Its module has
 `read` yields records as soon as it has them and in bounded memory where the format allows it. It need not yield a
 head or an end. Where the input is bad it raises InputError, best with the file and the line; what it has yielded
 before is delivered. It must expect hostile bytes: bound every size, and let no other exception out. Files of gzip
-are unpacked before `read` sees them. Modules are imported when they are asked for, so that --help stays quick.
+or zstd are unpacked before `read` sees them. Modules are imported when they are asked for, so that --help stays quick.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -25,6 +24,8 @@ from typing import Protocol, cast
 from ghtools.stream.errors import Exit, GhError, InputError
 from ghtools.stream.framing import READ_BYTES, Source, Stopped
 from ghtools.stream.records import STREAM_MAJOR, End, Head, Record
+
+from .unpack import Unpacked
 
 IMPORTERS: dict[str, str] = {
     "jsonl": "ghtools.source.jsonl",
@@ -90,59 +91,31 @@ def guess(first: bytes) -> Importer:
 
 
 class Peeked:
-    """A source whose first bytes can be looked at; gzip is unpacked on the way, some bytes at a time.
+    """A source whose first bytes can be looked at; gzip and zstd are unpacked on the way, some bytes at a time.
 
     Nothing is opened or read before the first use, so that a thousand files need not be open at once.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._ahead: bytes | None = None  # unpacked, looked at, not yet read
-        self._raw: bytes | None = None  # packed, not yet unpacked; None before the first use
-        self._gzip: zlib._Decompress | None = None
+    def __init__(self, source: Source, name: str = "-") -> None:
+        self._source = Unpacked(source, name)
+        self._ahead: bytes | None = None  # looked at, not yet read
 
     def peek(self) -> bytes:
         """The first bytes, which read1 will give again."""
         if self._ahead is None:
-            self._ahead = self.read1(PEEK_BYTES)
+            self._ahead = self._source.read1(PEEK_BYTES)
         return self._ahead
 
     def read1(self, size: int, /) -> bytes:
-        """Some bytes as soon as there are any; InputError where gzip is broken or cut."""
+        """Some bytes as soon as there are any; InputError where the packing is broken or cut."""
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
             return ahead
-        if self._raw is None:
-            self._raw = self._source.read1(PEEK_BYTES)
-            self._gzip = zlib.decompressobj(wbits=31) if self._raw[:2] == b"\x1f\x8b" else None
-        if self._gzip is None:
-            raw, self._raw = self._raw, b""
-            return raw or self._source.read1(size)
-        try:
-            return self._unpack(size)
-        except zlib.error as error:
-            raise InputError("bad input", f"broken gzip: {error}") from None
-
-    def _unpack(self, size: int) -> bytes:
-        assert self._gzip is not None and self._raw is not None
-        while True:
-            if self._gzip.eof:  # another member may follow
-                self._raw = self._gzip.unused_data or self._raw or self._source.read1(size)
-                if not self._raw:
-                    return b""
-                self._gzip = zlib.decompressobj(wbits=31)
-            self._raw = self._raw or self._source.read1(size)
-            if not self._raw:
-                raise InputError("input cut", "the gzip file is not whole")
-            made = self._gzip.decompress(self._raw, size)
-            self._raw = self._gzip.unconsumed_tail
-            if made:
-                return made
+        return self._source.read1(size)
 
     def waiting(self, timeout_s: float) -> bool:
         """Whether read1 would return at once, or within `timeout_s`; True where the source cannot tell."""
-        ask = getattr(self._source, "waiting", None)
-        return bool(self._ahead or self._raw) or ask is None or bool(ask(timeout_s))
+        return bool(self._ahead) or self._source.waiting(timeout_s)
 
 
 def read(
@@ -152,7 +125,7 @@ def read(
 
     `head` is used if the importer yields none. Bad input is told to `warn` and stands in the end record.
     """
-    sources = [Peeked(file.source) for file in files]
+    sources = [Peeked(file.source, file.name) for file in files]
     made = guess(sources[0].peek()) if name == "auto" else importer(name)
     peeked = [File(file.name, source) for file, source in zip(files, sources, strict=True)]
     is_open = any_ = False
