@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank did between its communication: its own time, and where in the iteration it lies.
+
+A rank works on its own from the moment a collective releases it until its host enters the next one. A collective
+that still runs when the host enters the next one held nobody up (an overlapped bucket), so only the wait after
+the last call of such a run counts as being held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collect import Bounds, Rows
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Own:
+    """Per iteration of one rank, ns; NaN where nothing is known. `place` is the row of the longest gap, from 0."""
+
+    own: Floats
+    longest: Floats
+    place: NDArray[np.int64]
+
+
+def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds) -> Own:
+    """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue."""
+    n = len(bounds.index)
+    made = Own(np.full(n, np.nan), np.full(n, np.nan), np.full(n, -1, np.int64))
+    if not len(rows.seq) or not n:
+        return made
+    end = np.maximum.accumulate(rows.start + rows.dur)
+    before_end, before_entry, before_at = end[:-1], rows.entry[:-1], at[:-1]
+    entry, mine = rows.entry[1:], at[1:]
+    free = np.where(before_end <= entry, before_end, before_entry)
+    gap = np.concatenate(([0], entry - free)).astype(float)
+    # The first row of an iteration whose predecessor is not known begins where the iteration began.
+    known = np.concatenate(([False], (before_at >= 0) & (bounds.index[before_at] + 1 >= bounds.index[mine])))
+    first = ~known & (at >= 0)
+    gap[first] = rows.entry[first] - bounds.t_ns[at[first]]
+    gap = np.maximum(gap, 0.0)
+    inside = at >= 0
+    where, gap = at[inside], gap[inside]
+    if not len(where):
+        return made
+    some = np.unique(where)
+    made.own[some] = np.bincount(where, gap, n)[some]
+    starts = np.flatnonzero(np.concatenate(([True], where[1:] != where[:-1])))
+    if len(starts) == len(some):  # iterations do not interleave
+        made.longest[where[starts]] = np.maximum.reduceat(gap, starts)
+        number = np.arange(len(where)) - np.repeat(starts, np.diff(np.append(starts, len(where))))
+        is_longest = gap >= made.longest[where]
+        made.place[where[is_longest][::-1]] = number[is_longest][::-1]
+    # An iteration whose own time is more than it lasted was cut by a hole in the data.
+    made.own[made.own > 1.5 * np.maximum(bounds.dur_ns, 1)] = np.nan
+    return made

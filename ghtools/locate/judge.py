@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict over a window of iterations: pure, from tables to suspects (DESIGN section 6, FIELD.md "Verdicts").
+
+Attributed: own time, its steadiness and every group of the rank agree. Cleared: something else explains it, or
+nothing stands out. Inconclusive: not enough data, a contradiction, or two explanations that look the same; what is
+missing is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ghtools.stream.records import OPS, Suspect
+
+from .compare import Slow, common_part, slow_groups, timings
+from .groups import COLLECTIVE, EDGE, Group, Groups, Key
+from .history import Window
+from .lateness import Late, bear_out, candidates, excess, name_of, nanmedian, own_matrix
+from .layout import Layout, stages
+from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_inside
+
+MIN_ITERS = 3
+LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
+EXPLAINS = 0.3  # share of the slow-down that a suspect must account for
+CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
+MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
+REST = 0.05  # share of own time outside the longest gap, without which input and compute cannot be told apart
+
+
+@dataclass(frozen=True)
+class Onset:
+    """A slow-down that somebody else has noticed."""
+
+    before_ns: float = 0.0
+    after_ns: float = 0.0
+    episode: int = 0
+    index: int = -1
+
+    @property
+    def loss(self) -> float:
+        """Share of the present iteration that was not there before."""
+        return max(0.0, 1 - self.before_ns / self.after_ns) if self.after_ns > 0 else 0.0
+
+
+@dataclass
+class Judgement:
+    """Suspects, and the table behind them."""
+
+    suspects: list[Suspect]
+    iters: int
+    rows: list[list[str]] = field(default_factory=list)  # of `HEADER`, for people
+
+
+HEADER = ["rank", "own ms", "peers ms", "ratio", "excess", "last to come", "its groups (its wait / longest wait)"]
+
+
+@dataclass
+class Case:
+    """All that a judgement looks at."""
+
+    window: Window
+    before: Window | None
+    groups: Groups
+    keys: list[Key]
+    timed: bool = True
+    onset: Onset | None = None
+    layout: Layout | None = None
+    missing: list[int] = field(default_factory=list)  # ranks that exist and gave no data
+    t_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.own = own_matrix(self.window)
+        self.past = own_matrix(self.before) if self.before is not None and self.before.iters >= MIN_ITERS else None
+        if self.past is None:
+            self.before = None
+        numbers = np.unique(np.concatenate([self.window.members.group, self.window.transfers.group]))
+        self.group_of: dict[int, Group] = {int(number): self.groups.group(int(number)) for number in numbers}
+        self.classes = stages(self.own.ranks.tolist(), self.group_of.values(), self.layout)
+        self.iters = len(self.own.it)
+        self.iter_ns = self.own.iter_ns
+
+    def bear_out(self, late: Late) -> None:
+        """What the groups of a rank say of it."""
+        bear_out(late, self.window.members, self.iters, self.iter_ns, self.group_of, self.own)
+
+    def peers(self, rank: int) -> list[int]:
+        """Ranks that do the same work, itself among them."""
+        return next((ranks for ranks in self.classes if rank in ranks), [rank])
+
+    def suspect(self, what: str, cause: str, verdict: str, text: str, **values: Any) -> Suspect:
+        """A suspect with what is common to all."""
+        ranks = [int(rank) for rank in values.pop("ranks", [])]
+        evidence = {"iter_ns": int(np.nan_to_num(self.iter_ns)), **values.pop("evidence", {})}
+        if self.onset is not None:
+            evidence |= {"episode": self.onset.episode, "onset_index": self.onset.index}
+        if self.missing:
+            evidence["missing_ranks"] = self.missing[:64]
+        if not self.timed:
+            evidence["confidence"] = "low: from times of arrival, no durations"
+        hosts = values.pop("hosts", None)
+        return Suspect(
+            what=what, ranks=ranks, cause=cause, verdict=verdict, text=text, iters=self.iters, t_ns=self.t_ns,
+            hosts=self.groups.hosts_of(ranks) if hosts is None else hosts, evidence=plain(evidence), **values,
+        )  # fmt: skip
+
+
+def judge(case: Case) -> Judgement:
+    """All suspects of a window; never empty."""
+    made = Judgement([], case.iters)
+    if case.iters < MIN_ITERS or not case.own.own.size:
+        why = f"{case.iters} iterations with data are not enough (at least {MIN_ITERS})"
+        made.suspects.append(case.suspect("none", "unknown", "inconclusive", f"cannot tell who is slow: {why}"))
+        return made
+    over = excess(case.own, case.classes, case.past)
+    lates = candidates(case.own, over, case.classes)
+    for late in lates:
+        case.bear_out(late)
+    made.suspects += [_rank(case, late, lates) for late in lates]
+    named = [suspect.ranks[0] for suspect in made.suspects if suspect.verdict == "attributed"]
+    ratio = max((late.ratio for late in lates if late.rank in named), default=1.0)
+    if case.timed:
+        made.suspects += _slow(case, named, ratio)
+    attributed = [suspect for suspect in made.suspects if suspect.verdict == "attributed"]
+    if not attributed:
+        made.suspects += _hidden(case, over)
+    if not made.suspects:
+        made.suspects.append(_nothing(case))
+    made.rows = _table(case, over, lates)
+    return made
+
+
+def _rank(case: Case, late: Late, lates: list[Late]) -> Suspect:
+    """Verdict over one late rank."""
+    cause, note = _cause(case, late)
+    doubts = list(late.against)
+    if not late.groups:
+        doubts.append("nobody is seen waiting for it")
+    elif late.last < LATE_SHARE:
+        doubts.append(f"only {100 * late.last:.0f} % of the waiting in its groups is for it")
+    if not case.timed and (why := _spread_arrivals(case, late)):
+        doubts.append(why)
+    if case.onset is not None and late.excess < EXPLAINS * case.onset.loss:
+        doubts.append(f"it explains {100 * late.excess / case.onset.loss:.0f} % of the slow-down only")
+    if waits := _missing_wait(case, late.rank):
+        doubts.append(waits)
+    ratio, versus = late.ratio, "its peers"
+    evidence: dict[str, Any] = {
+        "own_ns": late.own_ns, "peers_own_ns": late.peers_ns, "ratio_to_peers": late.ratio, "excess_share": late.excess,
+        "excess_error": late.error, "steady": late.steady, "last_share": late.last, "z": late.z,
+        "groups": [{"group": name, "wait_of_longest": wait, "share": share} for name, wait, share in late.groups[:16]],
+    }  # fmt: skip
+    if case.past is not None and late.rank in case.past.ranks:
+        old = float(nanmedian(case.past.own)[case.past.ranks == late.rank][0])
+        if old > 0:
+            evidence["ratio_to_before"] = late.own_ns / old
+    if note:
+        evidence["note"] = note
+    who = f"rank {late.rank}"
+    hosts = case.groups.hosts_of([late.rank])
+    where = f" (host {hosts[0]})" if hosts else ""
+    text = (
+        f"{who}{where}: {cause} {ratio:.2f} times that of {versus}, {100 * late.excess:.0f} % of the iteration; "
+        f"last to come in {100 * late.last:.0f} % of the waiting of its groups over {late.iters} iterations"
+    )
+    if note:
+        text += f" ({note})"
+    if doubts:
+        evidence["doubts"] = doubts
+        text += "; not certain: " + "; ".join(doubts)
+    verdict = "inconclusive" if doubts else "attributed"
+    return case.suspect("rank", cause, verdict, text, ranks=[late.rank], ratio=ratio, evidence=evidence)
+
+
+def _cause(case: Case, late: Late) -> tuple[str, str]:
+    """Compute, input or host pause, by where in the iteration the excess lies; and a remark."""
+    own, peers = case.own, case.peers(late.rank)
+    col = int(np.flatnonzero(own.ranks == late.rank)[0])
+    others = np.flatnonzero(np.isin(own.ranks, peers) & (own.ranks != late.rank))
+    usual = float(np.nanmedian(nanmedian(own.longest[:, others])))
+    mine = float(nanmedian(own.longest)[col])
+    rest_mine, rest_peers = late.own_ns - mine, late.peers_ns - usual
+    if not np.isfinite(usual) or not np.isfinite(mine):
+        return "compute", ""
+    if rest_peers < REST * late.peers_ns:
+        return "compute", "nearly all own time is one gap, so a late input would look the same"
+    if mine - usual < 0.8 * (late.own_ns - late.peers_ns) or rest_mine > (1 + 0.3 * (late.ratio - 1)) * rest_peers:
+        return "compute", ""
+    place = _mode(own.place[:, col])
+    if place == 0 or place == _mode(own.place[:, others].ravel()):
+        return "input", "only the gap before the first collectives of the iteration grew"
+    return "host pause", "only one gap inside the iteration grew"
+
+
+def _mode(values: Any) -> float:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return -1.0
+    found, count = np.unique(finite, return_counts=True)
+    return float(found[np.argmax(count)])
+
+
+def _spread_arrivals(case: Case, late: Late) -> str:
+    """Arrivals alone: under a slow link one rank is early and the others are spread late, which is no late rank."""
+    members = case.window.members
+    seen = False
+    for number in np.unique(members.group[members.rank == late.rank]):
+        rows = members.group == number
+        group = case.group_of[int(number)]
+        if group.kind != COLLECTIVE or group.size < 3:
+            continue
+        who, at = np.unique(members.rank[rows], return_inverse=True)
+        wait, spread = np.bincount(at, members.wait[rows]), np.bincount(at, members.spread[rows])
+        if spread.max() < 0.02 * case.iters * case.iter_ns:
+            continue
+        seen = True
+        share = (wait / np.maximum(spread, 1))[who != late.rank]
+        if len(share) and float(share.min()) < CLUSTERED:
+            return "others arrive spread out as well, as under a slow link; durations would tell"
+    return "" if seen else "with two members, arrivals alone cannot tell a late rank from a slow link"
+
+
+def _missing_wait(case: Case, rank: int | None = None) -> str:
+    """Ranks without data that others wait for."""
+    transfers = case.window.transfers
+    for number in np.unique(transfers.group):
+        group = case.group_of[int(number)]
+        if group.kind != COLLECTIVE or (rank is not None and rank not in group.members):
+            continue
+        rows = (transfers.group == number) & (transfers.members < group.size)
+        if not rows.any():
+            continue
+        cost = float((transfers.time[rows] * transfers.n[rows]).sum()) / case.iters / case.iter_ns
+        if cost >= MISSING_WAIT:
+            absent = sorted(set(group.members) - set(case.own.ranks.tolist()))
+            names = ", ".join(map(str, absent[:8])) if absent else f"{group.size} members are not all known"
+            return f"no data of rank {names}, whose group spends {100 * cost:.0f} % of the iteration together"
+    return ""
+
+
+def _slow(case: Case, named: list[int], ratio: float) -> list[Suspect]:
+    """Suspects for slow transfers."""
+    slow = slow_groups(case.window, case.before, case.groups, case.keys, case.iter_ns)
+    made = []
+    for kind in (COLLECTIVE, EDGE):
+        mine = [s for s in slow if case.group_of[s.group].kind == kind]
+        effects = [s for s in mine if _effect(case, s, named, ratio)]
+        mine = [s for s in mine if s not in effects]
+        if mine:
+            made.append(_slow_part(case, mine, kind))
+    if not made and not named and (budget := _budget(case)):
+        made.append(budget)
+    return made
+
+
+def _effect(case: Case, slow: Slow, named: list[int], ratio: float) -> bool:
+    """Whether a slow rank in the group explains its transfers: a CPU that is short of time moves data slowly, too.
+
+    A pair that a slow rank is an end of tells nothing either; GPUs' own copies do not slow down with compute.
+    """
+    group = case.group_of[slow.group]
+    if not set(group.members) & set(named):
+        return False
+    if group.kind == EDGE:
+        return True
+    return "nccl" not in case.groups.backend and slow.ratio < 1.5 * ratio
+
+
+def _slow_part(case: Case, slow: list[Slow], kind: int) -> Suspect:
+    seen = {t.group for t in timings(case.window.transfers, case.groups) if t.whole}
+    healthy = [n for n in seen if case.group_of[n].kind == kind and all(s.group != n for s in slow)]
+    what, ranks, hosts = common_part(slow, case.groups, healthy)
+    worst = slow[0]
+    key = case.keys[worst.key]
+    names = ", ".join(name_of(case.group_of[s.group]) for s in slow[:4]) + (", ..." if len(slow) > 4 else "")
+    against = f"of {worst.peers} comparable groups" if worst.how == "peers" else "of its own before"
+    all_slow = worst.how == "past" and len(slow) > 1 and not healthy
+    evidence = {
+        "op": OPS[key.op], "bytes": key.bytes, "transfer_ns": worst.time, "usual_ns": worst.usual, "against": worst.how,
+        "loss_share": float(np.mean([s.total for s in slow])), "agree": worst.agree,
+        "groups": [{"group": name_of(case.group_of[s.group]), "ratio": s.ratio, "loss": s.total} for s in slow[:16]],
+    }  # fmt: skip
+    where = {"link": "link", "host": "host", "rank": "links of rank", "group": "group"}[what]
+    who = " -> ".join(hosts) if what == "link" and kind == COLLECTIVE and len(hosts) == 2 else ""
+    who = who or (hosts[0] if what == "host" else (" -> " if what == "link" else ", ").join(map(str, ranks[:8])))
+    text = (
+        f"{where} {who}: transfers ({OPS[key.op]}, {key.bytes} bytes) take {worst.ratio:.2f} times those {against}, "
+        f"{100 * worst.total:.0f} % of the iteration, in {names}"
+    )
+    verdict = "attributed"
+    if all_slow:
+        text += "; all groups are slow alike"
+    if case.onset is not None and max(s.total for s in slow) < EXPLAINS * case.onset.loss:
+        verdict = "inconclusive"
+        text += f"; it explains {100 * worst.total / case.onset.loss:.0f} % of the slow-down only"
+    comm = case.group_of[worst.group].comm if len(slow) == 1 else 0
+    return case.suspect(
+        what, "communication", verdict, text, ranks=ranks, hosts=hosts, ratio=worst.ratio, comm=comm, evidence=evidence
+    )
+
+
+def _budget(case: Case) -> Suspect | None:
+    """No past and no peers: transfers that take longer now than the whole iteration did before are slow."""
+    if case.onset is None or case.before is not None or case.onset.before_ns <= 0:
+        return None
+    total: dict[int, float] = {}
+    for timing in timings(case.window.transfers, case.groups):
+        if timing.whole and case.group_of[timing.group].kind == COLLECTIVE:
+            total[timing.group] = total.get(timing.group, 0.0) + timing.time * timing.each
+    own = float(np.nanmedian(nanmedian(case.own.own)))
+    old = case.onset.before_ns
+    slow = [number for number, time in total.items() if time > 1.1 * old and own < old]
+    if not slow:
+        return None
+    number = max(slow, key=lambda n: total[n])
+    group = case.group_of[number]
+    what = "link" if group.size == 2 else "group"
+    ratio = total[number] / max(case.onset.before_ns - own, 0.1 * case.onset.before_ns)
+    text = (
+        f"{what} {name_of(group)}: its transfers take {total[number] / 1e6:.0f} ms an iteration, more than the whole "
+        f"iteration did before ({case.onset.before_ns / 1e6:.0f} ms), and no rank works longer"
+    )
+    return case.suspect(
+        what, "communication", "attributed", text, ranks=list(group.members), comm=group.comm, ratio=ratio,
+        evidence={"transfer_ns": total[number], "before_ns": case.onset.before_ns, "against": "iteration before"},
+    )  # fmt: skip
+
+
+def _hidden(case: Case, over: Any) -> list[Suspect]:
+    """Patterns that are nobody's fault."""
+    before_ns = case.onset.before_ns if case.onset is not None else 0.0
+    found: list[Pattern] = []
+    rotating = changing_ranks(case.own, excess(case.own, case.classes))
+    if rotating is not None:
+        found.append(rotating)
+    uneven = uneven_inside(case.window.members, case.groups, case.iters, case.iter_ns)
+    if (common := everybody(case.own, case.past, before_ns)) is not None:
+        found.append(common)
+    if (stage := heavier_stage(case.own, case.classes)) is not None:
+        found.append(stage)
+    if uneven is not None and not found:
+        found.append(uneven)
+    return [_pattern(case, pattern) for pattern in found]
+
+
+def _pattern(case: Case, pattern: Pattern) -> Suspect:
+    evidence = {"pattern": pattern.name, "loss_share": pattern.loss, **pattern.evidence}
+    ratio = float(pattern.evidence.get("own_time_ratio", 0.0))
+    if pattern.name == "alone":
+        rank = pattern.ranks[0]
+        grown = _grown(case, rank)
+        if grown >= 1.1:
+            text = f"rank {rank}: compute {grown:.2f} times its own before, and others wait for it"
+            return case.suspect(
+                "rank", "compute", "attributed", text, ranks=[rank], ratio=grown,
+                evidence=evidence | {"ratio_to_before": grown},
+            )  # fmt: skip
+        return case.suspect("none", "unknown", "inconclusive", pattern.text, ratio=ratio, evidence=evidence)
+    return case.suspect(
+        "none", pattern.cause, "cleared", pattern.text, ratio=ratio, evidence=evidence | {"ranks": pattern.ranks}
+    )
+
+
+def _grown(case: Case, rank: int) -> float:
+    """Own time of a rank against its own before; 0 if that is not known."""
+    if case.past is None or rank not in case.past.ranks:
+        return 0.0
+    now = float(nanmedian(case.own.own)[case.own.ranks == rank][0])
+    old = float(nanmedian(case.past.own)[case.past.ranks == rank][0])
+    return now / old if old > 0 else 0.0
+
+
+def _nothing(case: Case) -> Suspect:
+    """Nobody stands out: healthy, or not to be told."""
+    if waits := _missing_wait(case):
+        return case.suspect("none", "unknown", "inconclusive", f"cannot tell who is slow: {waits}")
+    over = f"over {case.iters} iterations of {len(case.own.ranks)} ranks"
+    if case.onset is not None:
+        lacks = "" if case.past is not None else ", and there are no durations from before to compare with"
+        text = f"the job is slower, but no rank, link or group stands out {over}{lacks}"
+        return case.suspect("none", "unknown", "inconclusive", text)
+    if all(len(ranks) < 2 for ranks in case.classes):
+        text = f"no two ranks do the same work, nothing to compare {over}"
+        return case.suspect("none", "unknown", "inconclusive", text)
+    return case.suspect("none", "unknown", "cleared", f"no rank, link or group stands out {over}")
+
+
+def _table(case: Case, over: Any, lates: list[Late]) -> list[list[str]]:
+    """Rows of HEADER: the late ranks, then those with the largest excess."""
+    rows = []
+    middle = nanmedian(over)
+    mine = nanmedian(case.own.own)
+    known = {late.rank: late for late in lates}
+    by_excess = np.argsort(-np.nan_to_num(middle, nan=-np.inf))[:8]
+    order = [*known, *(r for r in case.own.ranks[by_excess].tolist() if r not in known)]
+    for rank in order[:12]:
+        col = int(np.flatnonzero(case.own.ranks == rank)[0])
+        late = known.get(rank) or Late(rank, float(middle[col]), 0.0, 0.0, 0.0, 0, float(mine[col]), 0.0, 0.0)
+        if rank not in known:
+            case.bear_out(late)
+        peers = float(mine[col] - middle[col] * case.iter_ns)
+        rows.append(
+            [
+                str(rank), f"{mine[col] / 1e6:.2f}", f"{peers / 1e6:.2f}",
+                f"{mine[col] / peers:.2f}" if peers > 0 else "-", f"{100 * middle[col]:.1f} %",
+                f"{100 * late.last:.0f} %",
+                " ".join(f"{name}:{100 * wait:.0f}%" for name, wait, _ in late.groups[:4]) or "none waits much",
+            ]
+        )  # fmt: skip
+    return rows
+
+
+def plain(value: Any) -> Any:
+    """Numbers for people and the wire: numpy scalars become Python's, floats are cut to six digits."""
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.bool_ | bool):
+        return bool(value)
+    if isinstance(value, np.integer | int):
+        return int(value)
+    if isinstance(value, np.floating | float):
+        return float(f"{float(value):.6g}") if np.isfinite(value) else None
+    return value

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From records to reduced iterations: buffers by rank, one numbering, matched and reduced as soon as all are there.
+
+Online and in bounded memory. An iteration is reduced when every live rank has finished the one after it, since
+executions come after their calls; a rank that stays behind by GONE iterations is taken as missing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ghtools.stream.records import Calls, Iters
+
+from .align import offset
+from .collect import STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
+from .gaps import own_time
+from .groups import MAX_RANK, Groups, Key
+from .history import Block, History, RankIters
+from .match import RECV, SEND, TOGETHER, UNEVEN, Flat, reduce
+
+GONE = 20
+GONE_ROUNDS = 4  # and by so many records of every other rank, since one record can hold many iterations
+MAX_KEYS = 1 << 20
+MAX_BLOCK = 64  # iterations reduced at a time
+WHOLE = 0.9  # an iteration with fewer rows than this share of the usual was not seen as a whole
+
+
+@dataclass
+class _Part:
+    """One rank's share of a block."""
+
+    rank: int
+    rows: Rows
+    at: Any  # position in bounds, -1 = outside
+    it: Any  # number for all ranks
+    bounds: Bounds
+    shift: int
+    keep: Any  # rows that can be matched
+    group: Any
+    key: Any
+
+
+class Profiler:
+    """Feed it calls and iterations; `advance` reduces what is complete."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups, self.history, self.dropped = groups, History(), Dropped()
+        self.keys: list[Key] = []
+        self._key_number: dict[int, int] = {}
+        self.buffers: dict[int, RankBuffer] = {}
+        self._newest: dict[int, int] = {}
+        self._records = 0
+        self._said: dict[int, int] = {}  # number of the newest record of iterations, by rank
+        self._shift: dict[int, int] = {}
+        self._counts: dict[int, deque[int]] = {}
+        self._next: int | None = None  # first iteration not reduced yet
+        self.timed = False  # durations have been seen
+
+    def calls(self, rec: Calls) -> None:
+        """Take calls of one rank."""
+        if 0 <= rec.rank < MAX_RANK:
+            self._buffer(rec.rank, rec.incarnation).add(rec, self.dropped)
+            self.timed = self.timed or self.buffers[rec.rank].seen_exec
+
+    def iters(self, rec: Iters) -> None:
+        """Take iterations of one rank."""
+        if 0 <= rec.rank < MAX_RANK and len(rec.index):
+            self._buffer(rec.rank, rec.incarnation).bound(rec)
+            self._records += 1
+            self._said[rec.rank] = self._records
+            self._newest[rec.rank] = max(self._newest.get(rec.rank, -1), int(rec.index.max()))
+
+    def _buffer(self, rank: int, incarnation: int) -> RankBuffer:
+        found = self.buffers.get(rank)
+        if found is None:
+            found = self.buffers[rank] = RankBuffer(rank, incarnation)
+        elif found.incarnation != incarnation:
+            self._newest.pop(rank, None)
+            self._shift.pop(rank, None)
+            self._counts.pop(rank, None)
+        return found
+
+    def advance(self, final: bool = False) -> bool:
+        """Reduce the iterations that all live ranks have finished; whether there were any."""
+        ranks = [rank for rank in sorted(self.buffers) if rank in self._newest]
+        if not ranks:
+            return False
+        if final:
+            return self._reduce(ranks, ranks, 0)
+        waited = self._records - GONE_ROUNDS * len(self.expected())
+        if any(self._said.get(rank, 0) > waited for rank in self.expected() - set(ranks)):
+            return False
+        ends = {rank: self._newest[rank] + self._shift.get(rank, 0) - 1 for rank in ranks}
+        front = max(ends.values())
+        live = [rank for rank, end in ends.items() if end >= front - GONE or self._said[rank] > waited]
+        step = 1 if len(ranks) <= 16 else 2 if len(ranks) <= 64 else 4
+        if self._next is not None and min(ends[rank] for rank in live) < self._next + step - 1:
+            return False
+        return self._reduce(ranks, live, 1)
+
+    def expected(self) -> set[int]:
+        """Ranks that should report: those of the job, of communicators, or that have reported."""
+        return self.groups.ranks() | set(self.buffers)
+
+    @property
+    def has_iterations(self) -> bool:
+        """Whether any rank has said an iteration."""
+        return bool(self._newest)
+
+    def whole(self) -> None:
+        """Take all that each rank did as one iteration, where none could be made out."""
+        for rank, buffer in self.buffers.items():
+            rows = buffer.executions()
+            if len(rows.seq):
+                begin = int(rows.entry.min())
+                dur = max(1, int((rows.start + np.maximum(rows.dur, 0)).max()) - begin)
+                self.iters(
+                    Iters(
+                        rank=rank, incarnation=buffer.incarnation, index=np.zeros(1, "<i8"), t_ns=np.array([begin]),
+                        dur_ns=np.array([dur]), phase=np.zeros(1, "u1"), calls=np.zeros(1, "<i4"),
+                        seq=np.full(1, -1, "<i8"),
+                    )
+                )  # fmt: skip
+
+    def iteration_at(self, begins: dict[int, int]) -> int | None:
+        """Number of the iteration that begins at a time, given by rank (-1 = any clock); None if not known yet.
+
+        Each rank's own clock decides; the least number is taken.
+        """
+        found: list[int] = []
+        for block in self.history.blocks:
+            table = block.ranks
+            for rank, t_ns in begins.items():
+                mine = np.ones(len(table.it), bool) if rank < 0 else table.rank == rank
+                after = mine & (table.t_ns + table.dur / 2 >= t_ns)
+                if after.any() and (mine & ~after).any():
+                    found.append(int(table.it[after].min()))
+            if found:
+                break
+        if found:
+            return min(found)
+        newest = self.history.blocks[-1].ranks if self.history.blocks else None
+        if newest is None:
+            return None
+        t_ns = begins.get(-1, min(begins.values(), default=0))
+        last = int(newest.t_ns.max()) if len(newest.t_ns) else 0
+        if t_ns > last:
+            return self.history.last + 1
+        oldest = self.history.blocks[0].ranks
+        for block in self.history.blocks:
+            if (block.ranks.t_ns + block.ranks.dur / 2 >= t_ns).any():
+                return block.first
+        return int(oldest.it.min()) if len(oldest.it) else None
+
+    def _reduce(self, ranks: list[int], live: list[int], lag: int) -> bool:
+        bounds = {rank: self.buffers[rank].bounds() for rank in ranks}
+        self._number(ranks, bounds)
+        known = [rank for rank in ranks if len(bounds[rank].index)]
+        if not known:
+            return False
+        ends = {rank: int(bounds[rank].index[-1]) + self._shift[rank] - lag for rank in known}
+        last = min((end for rank, end in ends.items() if rank in live), default=-1) if lag else max(ends.values())
+        if self._next is None:
+            self._next = min(int(bounds[rank].index[0]) + self._shift[rank] for rank in known)
+        if last < self._next:
+            return False
+        while self._next <= last:
+            until = min(last, self._next + MAX_BLOCK - 1)
+            self._block(known, bounds, self._next, until)
+            self._next = until + 1
+        for rank in known:
+            at = int(np.searchsorted(bounds[rank].index, self._next - self._shift[rank]))
+            if at < len(bounds[rank].index):
+                mine = bounds[rank]
+                self.buffers[rank].used(int(mine.index[at]), int(mine.seq[at]), int(mine.t_ns[at]))
+        return True
+
+    def _number(self, ranks: list[int], bounds: dict[int, Bounds]) -> None:
+        """What to add to each rank's index."""
+        new = [rank for rank in ranks if rank not in self._shift]
+        if not new:
+            return
+        ref = next((rank for rank in ranks if rank in self._shift), None)
+        if ref is None:
+            ref = max(ranks, key=lambda rank: (len(bounds[rank].index), -rank))
+            self._shift[ref] = 0
+            if self._next is not None and len(bounds[ref].index) and bounds[ref].index[-1] < self._next:
+                self._shift[ref] = self._next - int(bounds[ref].index[0])  # the whole job began anew
+        for rank in new:
+            if rank != ref:
+                one_clock = self.groups.link((ref, rank)) == "local"
+                self._shift[rank] = offset(bounds[rank], bounds[ref], one_clock) + self._shift[ref]
+
+    def _block(self, ranks: list[int], bounds: dict[int, Bounds], first: int, last: int) -> None:
+        parts = [self._part(rank, bounds[rank], first, last) for rank in ranks]
+        parts = [part for part in parts if part is not None and len(part.it)]
+        flat = _flat(parts, arrivals=not self.timed)
+        matched = reduce(flat, arrivals=not self.timed)
+        self.dropped.unmatched += matched.unmatched
+        tables = []
+        done = 0
+        for part in parts:
+            rows = part.rows
+            if not self.timed:
+                n = int(part.keep.sum())
+                wait = np.zeros(len(rows.seq), np.int64)
+                wait[part.keep] = np.nan_to_num(matched.wait[done : done + n]).astype(np.int64)
+                rows = Rows(rows.seq, rows.entry, rows.entry, wait, rows.op, rows.peer, rows.comm, rows.bytes)
+                done += n
+            tables.append(self._rank_iters(part, rows, first, last))
+        if tables:
+            joined = RankIters(*(np.concatenate(column) for column in zip(*tables, strict=True)))
+            self.history.add(Block(first, last, joined, matched.members, matched.transfers))
+
+    def _part(self, rank: int, bounds: Bounds, first: int, last: int) -> Any:
+        """One rank's rows of some iterations; None if it has none that count."""
+        buffer, shift = self.buffers[rank], self._shift[rank]
+        if self.timed and not buffer.seen_exec:
+            return None
+        rows = buffer.executions()
+        at = iteration_of(rows, bounds)
+        number = bounds.index + shift
+        count = np.bincount(at[at >= 0], minlength=len(number))
+        usable = (bounds.phase == STEADY) & (number >= first) & (number <= last) & (count > 0)
+        seen = self._counts.setdefault(rank, deque(maxlen=16))
+        seen.extend(count[usable].tolist())
+        if seen:
+            usable &= count >= WHOLE * float(np.median(seen))
+        inside = (at >= 0) & usable[at]
+        group, key = self._numbers(rank, rows, inside)
+        keep = inside & (group >= 0)
+        return _Part(rank, rows, np.where(inside, at, -1), number[at], bounds, shift, keep, group, key)
+
+    def _numbers(self, rank: int, rows: Rows, inside: Any) -> tuple[Any, Any]:
+        """Group and key of each row, -1 where it tells nothing."""
+        groups = self.groups
+        group = np.full(len(rows.seq), -1, np.int64)
+        together = inside & np.isin(rows.op, TOGETHER)
+        for comm in np.unique(rows.comm[together]):
+            groups.called(int(comm), rank)
+            group[together & (rows.comm == comm)] = groups.number(int(comm))
+        pairs = inside & ((rows.op == SEND) | (rows.op == RECV)) & (rows.peer >= 0)
+        if pairs.any():
+            where = np.flatnonzero(pairs)
+            what = np.stack([rows.comm[where].view(np.int64), rows.peer[where], rows.op[where]], axis=1)
+            for comm, peer, op in np.unique(what, axis=0):
+                mine = where[(what == (comm, peer, op)).all(axis=1)]
+                other = groups.of_peer(int(comm) % (1 << 64), int(peer))
+                if other < 0 or other == rank:
+                    self.dropped.unknown_peer += len(mine)
+                    continue
+                ends = (rank, other) if op == SEND else (other, rank)
+                group[mine] = groups.number(int(comm) % (1 << 64), *ends)
+        size = np.clip(rows.bytes, 0, (1 << 58) - 1)
+        size = np.where(rows.op == UNEVEN, 0, size)
+        code = (size << 4) | np.where(rows.op == RECV, SEND, rows.op).astype(np.int64)
+        found, where_code = np.unique(code, return_inverse=True)
+        return group, np.array([self._key(int(one)) for one in found], np.int64)[where_code]
+
+    def _key(self, code: int) -> int:
+        number = self._key_number.get(code)
+        if number is None:
+            if len(self.keys) >= MAX_KEYS:
+                return 0
+            number = self._key_number[code] = len(self.keys)
+            self.keys.append(Key(code & 15, code >> 4))
+        return number
+
+    def _rank_iters(self, part: _Part, rows: Rows, first: int, last: int) -> list[Any]:
+        """Own time by iteration, as columns of RankIters."""
+        own = own_time(rows, part.at, part.bounds)
+        number = part.bounds.index + part.shift
+        keep = (number >= first) & (number <= last) & np.isfinite(own.own)
+        n = int(keep.sum())
+        return [
+            number[keep], np.full(n, part.rank, np.int64), part.bounds.t_ns[keep],
+            part.bounds.dur_ns[keep].astype(float), own.own[keep], own.longest[keep], own.place[keep],
+        ]  # fmt: skip
+
+
+def _flat(parts: list[_Part], arrivals: bool) -> Flat:
+    """Rows of all ranks, one rank after the other."""
+    if not parts:
+        i8 = np.empty(0, np.int64)
+        return Flat(i8, i8, i8, i8, np.empty(0))
+    base = min(int(part.rows.entry.min()) for part in parts) if arrivals else 0
+    dur = [(base - part.rows.entry if arrivals else part.rows.dur)[part.keep].astype(float) for part in parts]
+    return Flat(
+        np.concatenate([np.full(int(part.keep.sum()), part.rank, np.int64) for part in parts]),
+        np.concatenate([part.it[part.keep] for part in parts]),
+        np.concatenate([part.group[part.keep] for part in parts]),
+        np.concatenate([part.key[part.keep] for part in parts]),
+        np.concatenate(dur),
+    )

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-profile as a stage of a stream: calls and iterations in, suspects out, online.
+
+After an onset it judges at 3, 4, ... 10 iterations and then less and less often, and says a part as soon as it is
+attributed; without one it judges the last iterations now and then, and all of it at the end. What is said once is
+said again only if it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ghtools.detect.period import PeriodFinder
+from ghtools.stream.records import FLAG_EXEC, Calls, Change, Comm, Head, Iters, Job, Record, Suspect, columns
+
+from .groups import Groups
+from .judge import Case, Judgement, Onset, judge
+from .layout import Layout, known
+from .profiler import Profiler
+
+AFTER_ONSET = (3, 4, 5, 6, 7, 8, 9, 10, 14, 20, 30, 50)
+WINDOW = 60  # iterations judged at a time where there is no onset
+QUIET_FIRST, QUIET_EVERY = 10, 20
+BEFORE = 64  # iterations before an onset that are compared with
+LEAVE_OUT = 1  # iterations next to the onset that belong to neither side for certain
+
+
+class ProfileStage:
+    """Feeds a profiler; `explain` hears the table behind each verdict, as rows."""
+
+    def __init__(
+        self,
+        head: Head,
+        layout: Layout | None = None,
+        explain: Callable[[Judgement], None] | None = None,
+    ) -> None:
+        self.groups = Groups()
+        self.profiler = Profiler(self.groups)
+        self._layout, self._explain = layout, explain
+        self._finder: PeriodFinder | None = None
+        self._told_iters = False
+        self._onset: Onset | None = None
+        self._onset_t_ns: dict[int, int] = {}  # by rank, -1 = the job
+        self._onset_it: int | None = None
+        self._judged = 0
+        self._said: dict[tuple[Any, ...], str] = {}
+        self._now_ns = 0
+        self._calls = 0
+
+    def feed(self, record: Record) -> Iterator[Record]:
+        """Suspects that follow from one record."""
+        if isinstance(record, Calls):
+            self._take(record)
+        elif isinstance(record, Iters):
+            if record.rank >= 0:
+                self._told_iters = True
+                self.profiler.iters(record)
+        elif isinstance(record, Comm):
+            self.groups.comm(record)
+            if self._finder is not None:
+                self._finder.comm(record)
+        elif isinstance(record, Job):
+            self.groups.job(record)
+        elif isinstance(record, Change):
+            yield from self._change(record)
+            return
+        else:
+            return
+        if self.profiler.advance():
+            yield from self._judge(final=False)
+
+    def finish(self) -> Iterator[Record]:
+        """The verdict over all that came."""
+        if self._finder is not None and not self._told_iters:
+            for made in self._finder.flush():
+                if isinstance(made, Iters):
+                    self.profiler.iters(made)
+        if not self.profiler.has_iterations:
+            self.profiler.whole()
+        self.profiler.advance(final=True)
+        yield from self._judge(final=True)
+
+    def _take(self, calls: Calls) -> None:
+        self._calls += len(calls.t_ns)
+        if len(calls.t_ns):
+            self._now_ns = max(self._now_ns, int(calls.t_ns[-1]))
+        self.profiler.calls(calls)
+        if self._told_iters:
+            return
+        if self._finder is None:
+            self._finder = PeriodFinder()
+        entries = calls.flags & FLAG_EXEC == 0
+        if entries.any():
+            for made in self._finder.feed(calls if entries.all() else _some(calls, entries)):
+                if isinstance(made, Iters):
+                    self.profiler.iters(made)
+
+    def _change(self, change: Change) -> Iterator[Record]:
+        if change.type in ("relief",) and change.stage == "confirmed" and change.level == "job":
+            yield from self._judge(final=True)
+            self._onset, self._onset_t_ns, self._onset_it, self._said = None, {}, None, {}
+        elif change.type in ("onset", "drift") and change.stage in ("suspected", "confirmed"):
+            if change.verdict in ("warm-up", "restart", "planned", "blip"):
+                return
+            if change.level == "rank":
+                if self._onset is None or change.stage == "confirmed":
+                    self._onset_t_ns[change.rank] = change.onset_t_ns
+                if self._onset is not None:
+                    return
+            else:
+                self._onset_t_ns[-1] = change.onset_t_ns
+            new = self._onset is None or (change.level == "job" and change.episode != self._onset.episode)
+            self._onset = Onset(change.before_ns, change.after_ns, change.episode, change.onset_index)
+            self._onset_it = None
+            if new:
+                self._judged, self._said = 0, {}
+            yield from self._judge(final=False)
+        elif change.stage == "withdrawn" and self._onset is not None and change.level == "job":
+            self._onset, self._onset_t_ns, self._onset_it = None, {}, None
+
+    def _first_slow(self) -> int:
+        """Number of the first slow iteration, from the begins that the changes name."""
+        if self._onset_it is None:
+            self._onset_it = self.profiler.iteration_at(self._onset_t_ns)
+        return self._onset_it if self._onset_it is not None else self.profiler.history.first
+
+    def _judge(self, final: bool) -> Iterator[Record]:
+        history = self.profiler.history
+        if not history.blocks:
+            if final:
+                yield self._empty()
+            return
+        first, last = history.first, history.last
+        before = None
+        if self._onset is not None:
+            onset = self._first_slow()
+            first, n = max(first, onset), last - onset + 1
+            due = any(self._judged < step <= n for step in AFTER_ONSET) or n >= self._judged + 50
+            if onset - LEAVE_OUT > history.first:
+                before = history.window(onset - BEFORE - LEAVE_OUT, onset - LEAVE_OUT - 1)
+            first = max(first, last - WINDOW + 1) if n > 2 * WINDOW else first
+        else:
+            n = last - first + 1
+            due = n >= (self._judged + QUIET_EVERY if self._judged else QUIET_FIRST)
+            first = max(first, last - WINDOW + 1) if not final else first
+        if not (final or due) or n < 1:
+            return
+        self._judged = n
+        case = Case(
+            history.window(first, last), before, self.groups, self.profiler.keys, self.profiler.timed, self._onset,
+            self._layout or known(self.groups.layout, self.groups.world_size), self._missing(), self._now_ns,
+        )  # fmt: skip
+        judgement = judge(case)
+        for suspect in judgement.suspects:
+            attributed = suspect.verdict == "attributed"
+            if not (attributed or final or (self._onset is not None and n >= AFTER_ONSET[7])):
+                continue
+            what = (suspect.what, tuple(suspect.ranks), suspect.cause)
+            told = final and not attributed and self._said and suspect.what == "none"
+            if told or self._said.get(what) == suspect.verdict:
+                continue
+            self._said[what] = suspect.verdict
+            if self._explain is not None:
+                self._explain(judgement)
+            yield suspect
+
+    def _missing(self) -> list[int]:
+        seen = {rank for rank, buffer in self.profiler.buffers.items() if buffer.last_t_ns}
+        expected = self.profiler.expected()
+        if self.groups.world_size and not expected - seen:
+            expected = expected | set(range(min(self.groups.world_size, 1 << 16)))
+        return sorted(expected - seen)
+
+    def _empty(self) -> Suspect:
+        text = (
+            "cannot tell who is slow: there are no calls"
+            if not self._calls
+            else ("cannot tell who is slow: no iteration could be made out and matched across ranks")
+        )
+        return Suspect(what="none", verdict="inconclusive", text=text, t_ns=self._now_ns)
+
+
+def _some(calls: Calls, where: Any) -> Calls:
+    """Rows of a batch that pass `where`."""
+    return Calls(
+        rank=calls.rank, incarnation=calls.incarnation, lost=calls.lost,
+        **{name: getattr(calls, name)[where] for name in columns(Calls)},
+    )  # fmt: skip
