@@ -27,8 +27,7 @@ MIN_SPAN_NS = 2_000_000_000  # a shorter window, while more may come, may be one
 FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
 PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
 PAUSE_LEAST = 0.05  # of a piece: less is noise
-PAUSE_OWN = 0.1  # the same for pieces that have a pause of their own
-MAX_ACCUMULATE = 32  # micro-batches of a step that are told from evaluation by time alone
+MAX_ACCUMULATE = 128  # micro-batches of a step that are told from evaluation by time alone
 PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
 SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
 SIDE = 64  # a reducing call this much smaller than the largest is no proof of training
@@ -202,8 +201,12 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
     out = pause.outside(c, level, longer, at)
     if level.calls == 1 and out.share >= PAUSE_SHARE:
         return "reject", "most of the time passes outside"
-    if own >= pause.DISTINCT or out.excess < PAUSE_LEAST:
+    if out.excess < PAUSE_LEAST:
         return "accept", "other calls outside are no part of training"
+    if own >= pause.DISTINCT:
+        many = pause.cuts_in(at, longer)
+        if not (PAUSE_CLEAR <= out.excess <= 1.0 and many & (many - 1) == 0 and accumulates(many)):
+            return "accept", "the pauses outside are those of logs or evaluation"
     if out.excess <= 1.0:
         return "reject", "the longest pause is outside"
     return "unclear", "the pause outside may be the optimizer's step or an evaluation"
@@ -230,11 +233,11 @@ def _enough(c: Columns, level: Level, facts: _Facts, final: bool, repeats: int) 
 def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> Choice:
     """Whether several pieces make one iteration, told by time: equal calls, or a pause every k-th piece."""
     out = Choice("found", level=level)
-    single = level.calls == 1
+    if level.calls > 1:
+        return _with_pauses(c, level, facts, at, final)
     dur = np.diff(c.t[at])
-    seen = dur if single else pause.peaks(c, at)
-    k, _ = timing.every(seen)
-    if single and facts.kinds == 1:
+    k, _ = timing.every(dur)
+    if facts.kinds == 1:
         out.method = "timing"
         if k == 0:
             state = "wait" if len(dur) < 48 and not final else "unknown"
@@ -242,25 +245,41 @@ def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> C
                 state, level=level, method="timing", why="equal calls whose gaps neither repeat nor are alike"
             )
     if k < 2:
-        if not facts.reduces and level.calls < 2 * facts.kinds and not single:
-            state = "wait" if level.count < POOR_REPEATS and not final else "unknown"
-            return Choice(state, level=level, why="it reduces nothing and has no pause: it may be one micro-batch")
         return out
     if len(dur) // k < (3 if final else 4):
         return Choice("wait", level=level, method="timing", why=f"repeats in time every {k}")
-    place, excess, share = timing.long_position(seen, k)
-    if not single:
-        mid = np.sort(np.median(seen[: len(seen) // k * k].reshape(-1, k), axis=0))
-        odd = float(mid[-1] - mid[(k - 1) // 2])
-        excess, share = odd / max(1, level.dur_ns), odd / max(1.0, k * level.dur_ns + odd)
-        own = pause.own_pause(c, level) >= pause.DISTINCT
-        if excess < PAUSE_LEAST or (own and (facts.weak or k > MAX_ACCUMULATE or not PAUSE_OWN <= excess <= 1.0)):
-            return out
-    if (not single or pause.one_long(dur, k)) and excess > 1.0 and share < PAUSE_SHARE:
+    place, excess, share = timing.long_position(dur, k)
+    if pause.one_long(dur, k) and excess > 1.0 and share < PAUSE_SHARE:
         # The optimizer's step costs less than a piece, an evaluation or a checkpoint more.
         return Choice("unknown", level=level, every=k, method="timing", why=f"a long pause after every {k}")
-    out.every, out.method = k, "timing"
-    # The iteration begins after the longest gap, which is a part of the piece before.
-    out.phase = (place + 1) % k
-    out.why = f"times repeat every {k} pieces"
-    return out
+    return _composed(level, k, place)
+
+
+def _composed(level: Level, k: int, place: int) -> Choice:
+    """k pieces are one iteration; the long pause is in piece `place`, so that the next one begins it."""
+    why = f"times repeat every {k} pieces"
+    return Choice("found", level=level, every=k, phase=(place + 1) % k, method="timing", why=why)
+
+
+def _with_pauses(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> Choice:
+    """For pieces of several calls: whether a pause with every k-th of them is the optimizer's step."""
+    out = Choice("found", level=level)
+    found = pause.repeats(c, level, at)
+    own = pause.own_pause(c, level) >= pause.DISTINCT
+    if found is None or found.excess < PAUSE_LEAST:
+        if not facts.reduces and level.calls < 2 * facts.kinds:
+            state = "wait" if level.count < POOR_REPEATS and not final else "unknown"
+            return Choice(state, level=level, why="it reduces nothing and has no pause: it may be one micro-batch")
+        return out
+    if own and (facts.weak or not accumulates(found.every)):
+        return out
+    if found.excess > 1.0 and own:
+        return out
+    if found.excess > 1.0 + PAUSE_SHARE * found.every:
+        return Choice("unknown", level=level, every=found.every, why=f"a long pause after every {found.every}")
+    return _composed(level, found.every, found.place)
+
+
+def accumulates(k: int) -> bool:
+    """Whether k is how people count micro-batches of a step, rather than steps between two logs or checkpoints."""
+    return 1 < k < 10 or (k <= MAX_ACCUMULATE and k & (k - 1) == 0)

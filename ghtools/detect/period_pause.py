@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ghtools.detect import period_timing as timing
 from ghtools.detect.period_levels import Level
@@ -14,7 +13,8 @@ from ghtools.detect.period_symbols import I64, Columns
 
 DISTINCT = 1.3  # a pause so many times the next longer gap is one of its kind
 SAMPLE = 64  # pieces looked at, the latest
-Longs = NDArray[np.int64]
+MAX_ROWS, MAX_PLACES, MAX_FOLD = 2048, 32, 256  # pieces, places in them, and repetition looked for
+CHANCE = -6.0  # log10: what is less likely by chance is believed
 
 
 def own_pause(c: Columns, level: Level) -> float:
@@ -34,6 +34,48 @@ def peaks(c: Columns, at: I64) -> I64:
     if len(at) < 2:
         return np.empty(0, np.int64)
     return np.maximum.reduceat(np.diff(c.t)[: at[-1]], at[:-1])
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A pause that comes with every k-th piece."""
+
+    every: int
+    place: int  # number of the piece, of k, that has it
+    excess: float  # by how much it is longer than in the other pieces, in pieces
+
+
+def repeats(c: Columns, level: Level, at: I64) -> Repeat | None:
+    """Whether the gap at some place of the level's pieces repeats every k pieces; None if none clearly does.
+
+    Looks at the places whose gaps vary most, over the latest unbroken run of modal pieces.
+    """
+    whole = np.diff(at) == level.calls
+    odd = np.flatnonzero(~whole)
+    begin = int(odd[-1]) + 1 if len(odd) and odd[-1] < len(whole) // 2 else 0
+    if not len(odd) or begin:
+        starts = at[begin:-1]
+        used = starts[starts + level.calls < len(c)][-MAX_ROWS:]
+    else:
+        used = at[:-1][whole][-MAX_ROWS:]  # numbers are wrong after an odd piece: only a pause in all of it would show
+        return None if whole.mean() < 0.9 else _fold(c, level, used, 0)
+    return _fold(c, level, used, int(np.searchsorted(at, used[0])) if len(used) else 0)
+
+
+def _fold(c: Columns, level: Level, starts: I64, first: int) -> Repeat | None:
+    if len(starts) < 12:
+        return None
+    gaps = np.diff(c.t[starts[:, None] + np.arange(level.calls + 1)], axis=1)
+    logs = np.log(np.maximum(gaps, 1))
+    spread = (gaps - np.median(gaps, axis=0)).clip(0).mean(axis=0)  # time beyond the usual gap
+    some = np.argsort(-spread)[:MAX_PLACES]
+    series, k, chance = timing.fold(logs[:, some], min(MAX_FOLD, len(starts) // 4))
+    if not k or chance > CHANCE:
+        return None
+    rows = gaps[: len(gaps) // k * k, some[series]].reshape(-1, k)
+    mid = np.median(rows, axis=0)
+    odd = float(mid.max() - np.sort(mid)[(k - 1) // 2])
+    return Repeat(k, (int(np.argmax(mid)) + first) % k, odd / max(1, level.dur_ns))
 
 
 def durations(c: Columns, level: Level) -> I64:
@@ -79,8 +121,13 @@ def outside(c: Columns, level: Level, longer: Level, at: I64) -> Outside:
     rows = [peak[a : a + many] for a in lo.tolist() if a + many <= len(peak)]
     if many < 2 or not rows:
         return Outside(0.0, 0.0)
-    mid = np.sort(np.median(np.array(rows, float), axis=0))
+    grid = np.array(rows, float)
+    middle = np.median(grid, axis=0)
+    noise = 1.86 * float(np.median(np.abs(grid - middle))) / np.sqrt(len(rows))  # of a median
+    mid = np.sort(middle)
     odd = float(mid[-1] - mid[(many - 1) // 2])
+    if odd < 5 * noise:
+        return Outside(0.0, 0.0)
     return Outside(odd / piece, odd / max(1, longer.dur_ns))
 
 

@@ -98,6 +98,37 @@ def _shortest(x: F64, k: int) -> int:
     return k
 
 
+def fold(rows_of: F64, most: int) -> tuple[int, int, float]:
+    """The clearest repetition in any of several series: (series, k, log10 of the chance that there is none).
+
+    `rows_of` has shape (n, series) of log times. The F test of a one-way analysis of variance, for each series and
+    each k from 2 to `most`, corrected for their number; k is the smallest that explains nearly as much as the best.
+    """
+    from scipy.special import fdtrc
+
+    n, m = rows_of.shape
+    x = rows_of - np.median(rows_of, axis=0)
+    scale = 1.4826 * np.median(np.abs(x), axis=0) + 1e-6
+    x = np.clip(x, -8 * scale, 8 * scale)
+    best: tuple[float, int, int, float] = (0.0, 0, 0, 0.0)
+    explained = np.zeros((most + 1, m))
+    for k in range(2, most + 1):
+        rows = x[: n // k * k].reshape(-1, k, m)
+        r = len(rows)
+        total = ((rows - rows.mean(axis=(0, 1))) ** 2).sum(axis=(0, 1)) + 1e-12
+        between = r * ((rows.mean(axis=0) - rows.mean(axis=(0, 1))) ** 2).sum(axis=0)
+        f = (between / (k - 1)) / np.maximum((total - between) / (k * (r - 1)), 1e-12)
+        explained[k] = between / total - (k - 1) / (n - 1)
+        chance = np.log10(np.maximum(fdtrc(k - 1, k * (r - 1), f) * m * most, 1e-300))
+        i = int(np.argmin(chance))
+        if chance[i] < best[0]:
+            best = (float(chance[i]), i, k, float(explained[k, i]))
+    chance_, series, k, much = best
+    if k:
+        k = int(np.flatnonzero(explained[:, series] >= 0.9 * much)[0])
+    return series, k, chance_
+
+
 def long_position(durations: NDArray[np.int64], k: int) -> tuple[int, float, float]:
     """Which of k positions is longest: (position, excess over the median position / median, share of the whole)."""
     rows = durations[: len(durations) // k * k].reshape(-1, k).astype(float)

@@ -9,103 +9,34 @@ no ordinary iteration is held back until it is clear whether it was an extra or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ghtools.detect.period_choose import POOR_REPEATS, Choice, choose
-from ghtools.detect.period_levels import ORDERS, cuts, prefix_sums, tokens
+from ghtools.detect.period_levels import ORDERS, prefix_sums
 from ghtools.detect.period_marker import Marker
+from ghtools.detect.period_pattern import SHORT, Pattern, pattern_of, reduces_much
 from ghtools.detect.period_ranks import by_ranks
-from ghtools.detect.period_symbols import (
-    I64,
-    REDUCING,
-    SCALAR_BYTES,
-    U64,
-    Columns,
-    columns_of,
-    describe,
-    empty,
-    join,
-    resize,
-    varied_families,
-)  # fmt: skip
-from ghtools.stream.records import FLAG_EXEC, PHASE_CODE, Calls, Iters, Period
+from ghtools.detect.period_rows import Numbering, Pieces
+from ghtools.detect.period_symbols import I64, U64, Columns, columns_of, describe, empty, join, resize, varied_families
+from ghtools.stream.records import FLAG_EXEC, Calls, Iters, Period
 
 BUFFER_CALLS = 1 << 18  # calls kept while searching: 8 iterations of 32,768 calls
 GROWTH = 1.25  # of the buffer between two attempts
 REARM_PIECES, REARM_SAME = 4, 3  # odd pieces in a row (any, alike) after which the pattern has changed
 REARM_CALLS = 8  # ordinary iterations' worth of calls without one
-WARMUP_ITERS = 3
-STEADY, WARMUP, OUTLIER, RESTART, REARM, GAP = (
-    PHASE_CODE[p] for p in ("steady", "warmup", "outlier", "restart", "rearm", "gap")
-)
+ADOPT_LEAST = 0.3  # of the calls of an iteration: a shorter piece is not taken for a new iteration at once
+AUDIT_ODD = 0.15  # of all calls in odd pieces: the pattern may be a part of the real one
+AUDIT_PIECES = 64  # over about so many
+AUDIT_AT = (16, 32, 64, 128)  # pieces after the pattern was found at which it is looked at again
 
-Bools = NDArray[np.bool_]
+Out = list[Iters | Period]
 Chooser = Callable[[Columns, bool, int, bool], Choice]
-
-
-@dataclass
-class Pattern:
-    """A known iteration: where to cut (token and every how many), and which multisets are ordinary."""
-
-    order: int  # calls in the token; 0 = every call is a cut
-    token: int
-    every: int
-    calls: int
-    accepted: U64
-    reduces: bool
-    dur_ns: int
-    method: str
-    anchor: str
-    confidence: float
-    any_piece: bool = False  # a marker: what is between does not matter
-
-
 MARKED = Pattern(
     order=1, token=0x6D61726B6572, every=1, calls=0, accepted=np.empty(0, np.uint64), reduces=False, dur_ns=0,
     method="marker", anchor="", confidence=1.0, any_piece=True,
 )  # fmt: skip
-
-
-@dataclass
-class Rows:
-    """Iterations waiting to be delivered, as lists of equally long arrays."""
-
-    t: list[I64] = field(default_factory=list)
-    dur: list[I64] = field(default_factory=list)
-    phase: list[NDArray[np.uint8]] = field(default_factory=list)
-    calls: list[I64] = field(default_factory=list)
-    seq: list[I64] = field(default_factory=list)
-    step: list[I64] = field(default_factory=list)
-
-    def add(self, t: I64, dur: I64, phase: NDArray[np.uint8], calls: I64, seq: I64, step: I64) -> None:
-        for name, value in zip(
-            ("t", "dur", "phase", "calls", "seq", "step"), (t, dur, phase, calls, seq, step), strict=True
-        ):
-            getattr(self, name).append(value)
-
-
-def pattern_of(c: Columns, choice: Choice, names: dict[int, str]) -> Pattern:
-    """What the tracker needs of a choice made on window `c`."""
-    level = choice.level
-    assert level is not None
-    w = c.cut(choice.window)
-    a, b = int(level.starts[0]), int(level.starts[0]) + level.calls
-    inside = w.cut(a, b)
-    dur_ns = level.dur_ns * choice.every
-    if choice.every > 1 and level.order > 0:
-        whole = np.diff(w.t[cuts(w, level)[choice.phase :: choice.every]])
-        dur_ns = int(np.median(whole)) if len(whole) else level.dur_ns * choice.every
-    base = np.uint64(level.sig * choice.every % (1 << 64))
-    return Pattern(
-        order=level.order, token=level.token, every=choice.every, calls=level.calls * choice.every,
-        accepted=np.array([base]),
-        reduces=bool((np.isin(inside.op, list(REDUCING)) & (inside.bytes > SCALAR_BYTES)).any()),
-        dur_ns=dur_ns, method=choice.method, anchor=describe(w, a, names),
-        confidence=round(min(1.0, level.share), 3), any_piece=level.order == 0,
-    )  # fmt: skip
 
 
 class Tracker:
@@ -115,109 +46,106 @@ class Tracker:
         self, rank: int, names: dict[int, str], chooser: Chooser | None = None, marker: Marker | None = None
     ) -> None:
         self.rank, self.names, self.marker = rank, names, marker
-        self.fixed = None if marker is None else replace(MARKED)
-        self.chooser = chooser or choose
+        self.chooser: Chooser = chooser or choose
         self.bounds: Callable[[], I64] | None = None  # when iterations of another rank began, ns
-        self.pattern: Pattern | None = self.fixed
-        self.old: Pattern | None = None  # while re-arming: what was known before
         self.choice = Choice("wait", why="no calls yet")
-        self.incarnation = 0
-        self.index = 0
-        self.emitted = 0  # iterations delivered of this incarnation
-        self._next_phase = STEADY  # of the next ordinary iteration: restart, rearm
-        self._reset_stream()
+        self.numbering = Numbering(rank)
+        self._begin()
 
-    def _reset_stream(self) -> None:
+    def _begin(self) -> None:
+        """Nothing is known of the stream that follows."""
+        self.pattern: Pattern | None = None if self.marker is None else replace(MARKED)
+        self.old: Pattern | None = None  # while re-arming: what was known before
         self._last = (-1, 0)
         self._parts: list[Columns] = []
         self._n = 0
         self._try_at = 8
         self._context = np.empty(0, np.uint64)  # hashes of the calls before the buffer
-        self._aligned = False
+        self._aligned = False  # the buffer begins where an iteration does
         self._sizeless = np.empty(0, np.uint64)
-        self._from_start = False
+        self._skip = 0  # cuts before the first that begins an iteration
         self._said_unknown = False
+        self._reset_audit()
 
-    def feed(self, calls: Calls) -> list[Iters | Period]:
+    def feed(self, calls: Calls) -> Out:
         """What follows from a batch of this rank's calls."""
-        out: list[Iters | Period] = []
-        if calls.incarnation != self.incarnation:
-            if self._n or self.emitted:
-                out += self.flush()
-                self._next_phase = RESTART
-            self.incarnation, self.emitted = calls.incarnation, 0
-            self.pattern = self.fixed = None if self.marker is None else replace(MARKED)
-            self.old = None
-            self._reset_stream()
+        out: Out = []
+        if calls.incarnation != self.numbering.incarnation:
+            out += self.flush()
+            self.numbering.restart(calls.incarnation)
+            self._begin()
+        first = self._last[0] < 0
         c, self._last = columns_of(calls, self._last, self._sizeless)
-        if self.marker is not None:
-            c.h[self.marker.matches(calls, self.names)[(calls.flags & np.uint16(FLAG_EXEC)) == 0]] = MARKED.token
         if not len(c):
             return out
-        if not self._parts and not self._aligned:
-            self._from_start = int(c.seq[0]) == 0
+        if self.marker is not None:
+            call = (calls.flags & np.uint16(FLAG_EXEC)) == 0
+            c.h[self.marker.matches(calls, self.names)[call]] = MARKED.token
+        if first:
+            self.numbering.from_start = int(c.seq[0]) == 0
         self._parts.append(c)
         self._n += len(c)
         return out + self._work(final=False)
 
-    def flush(self) -> list[Iters | Period]:
+    def flush(self) -> Out:
         """What is still owed when no more calls will come."""
         return self._work(final=True) if self._n else []
 
-    def _work(self, final: bool) -> list[Iters | Period]:
-        out: list[Iters | Period] = []
+    def _work(self, final: bool) -> Out:
+        out: Out = []
         if self.pattern is not None:
             out += self._advance(final)
         if self.pattern is None and (self._n >= self._try_at or final):
             out += self._search(final)
+        if final and self.pattern is not None and self.pattern.calls == 0:
+            self.choice = Choice("unknown", method="marker", why="no call, or only one, is like the marker")
+            out.append(self._period("unknown", self._buffer()))
         return out
 
     # searching
 
-    def _search(self, final: bool) -> list[Iters | Period]:
+    def _search(self, final: bool) -> Out:
         c = self._buffer()
-        if self.old is not None and not final:
-            back = self._returned(c)
-            if back:
-                self.pattern, self.old = self.old, None
-                self._next_phase = STEADY
-                return [self._period("found", c), *self._advance(final)]
+        if self.old is not None and self._returned(c, self.old):
+            self.pattern, self.old = self.old, None
+            return [self._period("found", c), *self._advance(final)]
         more = varied_families(c, self._sizeless)
         if len(more):
             self._sizeless = np.concatenate([self._sizeless, more])
             c = resize(c, self._sizeless)
             self._parts = [c]
-        repeats = 0 if self.old is None else REARM_PIECES
-        choice = self.chooser(c, final, repeats, bool(self.old and self.old.reduces))
+        choice = self.chooser(c, final, REARM_PIECES if self.old else 0, bool(self.old and self.old.reduces))
         if choice.state != "found" and self.bounds is not None and (told := by_ranks(c, self.bounds(), final)):
             told.candidates = choice.candidates
             choice = told
         self.choice = choice
         self._try_at = max(self._n + 1, int(self._n * GROWTH))
         if choice.state == "found" and self._plausible(c, choice):
-            self.pattern = pattern_of(c, choice, self.names)
-            begin = choice.window
-            if choice.every > 1:
-                at = np.flatnonzero(self._tokens(c, self.pattern) == np.uint64(self.pattern.token))
-                before = int((at < choice.window).sum()) if self.old is None else 0
-                begin = int(at[(before + choice.phase) % choice.every])
-            if self.old is not None:
-                self._next_phase = REARM
-                self.old = None
-            elif choice.every == 1:
-                begin = 0
-            if begin:
-                self._drop(begin)
-            self._said_unknown = False
-            return [self._period("found", c), *self._advance(final)]
-        out: list[Iters | Period] = []
-        if (choice.state == "unknown" or (final and self.emitted == 0)) and not self._said_unknown:
-            self._said_unknown = True
-            out.append(self._period("unknown", c))
+            return self._found(c, choice, final)
         if self._n > BUFFER_CALLS:
             self._drop(self._n - BUFFER_CALLS // 2)
             self._try_at = int(self._n * GROWTH)
-        return out
+        if self._said_unknown or not (choice.state == "unknown" or (final and self.numbering.emitted == 0)):
+            return []
+        self._said_unknown = True
+        return [self._period("unknown", c)]
+
+    def _found(self, c: Columns, choice: Choice, final: bool) -> Out:
+        p = self.pattern = pattern_of(c, choice, self.names)
+        begin = choice.window if self.old is not None else 0
+        if p.every > 1:
+            at = p.cut(c, self._context)
+            skip = 0 if self.old is not None else int((at < choice.window).sum())
+            at = at[at >= begin]
+            begin = int(at[(skip + choice.phase) % p.every])
+        if self.old is not None:
+            self.numbering.rearm()
+            self.old = None
+        self._drop(begin)
+        self._aligned = False
+        self._said_unknown = False
+        self._reset_audit()
+        return [self._period("found", c), *self._advance(final)]
 
     def _plausible(self, c: Columns, choice: Choice) -> bool:
         """While re-arming: not a part of an iteration as it was, such as the layers of an evaluation."""
@@ -229,210 +157,166 @@ class Tracker:
             return level.count >= POOR_REPEATS and span >= 8 * self.old.dur_ns
         return span >= 3 * self.old.dur_ns
 
-    def _returned(self, c: Columns) -> bool:
+    def _returned(self, c: Columns, old: Pattern) -> bool:
         """Whether an ordinary piece of the pattern before ends in the buffer."""
-        assert self.old is not None
-        at = np.flatnonzero(self._tokens(c, self.old) == np.uint64(self.old.token))
-        sums = prefix_sums(c.h)
-        piece = sums[at[self.old.every :]] - sums[at[: -self.old.every]] if len(at) > self.old.every else sums[:0]
-        return bool(np.isin(piece, self.old.accepted).any())
+        at = old.nth(c, old.cut(c, self._context))
+        return len(at) > 1 and bool(Pieces.of(c, at, prefix_sums(c.h), old).ok.any())
 
     # tracking
 
-    def _tokens(self, c: Columns, p: Pattern) -> U64:
-        if p.order == 0:
-            return np.full(len(c), p.token, np.uint64)
-        if p.order == 1:
-            return c.h
-        k = len(self._context)
-        out = tokens(np.concatenate([self._context, c.h]), p.order)[k:]
-        if k < p.order - 1:
-            out[: p.order - 1 - k] = np.uint64(p.token ^ 1)  # without context nothing is the anchor
-        return out
-
-    def _advance(self, final: bool) -> list[Iters | Period]:
+    def _advance(self, final: bool) -> Out:
         p = self.pattern
         assert p is not None
         c = self._buffer()
-        at = np.flatnonzero(self._tokens(c, p) == np.uint64(p.token))
+        at = self._cut(c, p)
+        if self._skip < len(at):
+            at = p.nth(c, at[self._skip :])
+            self._skip = 0
+        else:
+            at = at[:0]
         if not len(at):
-            if not self._aligned:
-                if self._n > BUFFER_CALLS:
-                    self._drop(self._n - BUFFER_CALLS // 2)
-                return []
-            return self._changed(c, 0, final)
-        if p.every > 1:
-            at = self._every(c, at, p)
-        sums = prefix_sums(c.h)
-        lost = np.cumsum(c.broken)
-        a, b = at[:-1], at[1:]
-        gap = lost[b] > lost[a]
-        count = b - a
-        dur = c.t[b] - c.t[a]
-        gap |= dur <= 0
-        ok = self._ordinary(sums[b] - sums[a], p) & ~gap
-        phase = np.where(ok, STEADY, np.where(gap, GAP, OUTLIER)).astype(np.uint8)
-        good = np.flatnonzero(ok)
+            if self._n > BUFFER_CALLS:
+                self._drop(self._n - BUFFER_CALLS // 2)
+            return []
+        pieces = Pieces.of(c, at, prefix_sums(c.h), p)
+        good = np.flatnonzero(pieces.ok)
         done = int(good[-1]) + 1 if len(good) else 0  # pieces after the last ordinary one are held back
-        same = self._same_new(c, sums, a, b, ok, gap)
-        if same is not None:  # the anchor goes on with other calls around it: the new pattern begins at piece `same`
-            return self._adopt(c, sums, a, b, dur, phase, same, final)
-        if final:
-            done = len(a)
-        rows = Rows()
-        if done:
-            self._collect(rows, c, a, b, count, dur, phase, done)
-        begin = int(at[done]) if len(at) > done else int(b[done - 1])
-        if done or not self._aligned:
-            self._aligned = True
-            if begin:
-                self._drop(begin)
-        out: list[Iters | Period] = []
-        if p.calls == 0 and (self.emitted + done >= 4 or final) and done:
-            p.calls, p.dur_ns, p.anchor = int(np.median(count)), int(np.median(dur)), describe(c, int(a[0]), self.names)
+        out: Out = []
+        new = self._same_new(c, pieces, p)
+        spare = self._spare(c, pieces, p) if new is None else None
+        if new is not None:  # the anchor goes on with other calls around it
+            done = new
+        elif spare is not None:  # the anchor is also made in evaluation
+            done = min(done, spare)
+        elif final:
+            done = len(pieces)
+        if p.calls == 0 and done and (self.numbering.emitted + done >= 4 or final):
+            p.calls, p.dur_ns = int(np.median(pieces.count)), int(np.median(pieces.dur))
+            p.anchor = describe(c, int(at[0]), self.names)
             out.append(self._period("found", c))
-        out += self._deliver(rows)
-        return out + self._changed(c.cut(begin), int((count[done:] >= 0.6 * p.calls).sum()), final)
+        out += self.numbering.rows(c, pieces, done, p)
+        begin = int(at[done])
+        self._drop(begin)
+        self._aligned = True
+        if new is not None:
+            return [*out, *self._adopt(c, pieces, p, new), *self._advance(final)]
+        if spare is not None:
+            return out + self._advance(final)
+        if (longer := self._audit(c.cut(0, begin), pieces, done, p)) is not None:
+            return [*out, *longer]
+        return out + self._changed(int((pieces.count[done:] >= SHORT * p.calls).sum()), p, final)
 
-    def _ordinary(self, sig: U64, p: Pattern) -> NDArray[np.bool_]:
-        """Pieces with the pattern's calls; also two in a row that have them together: a call has changed sides."""
-        if p.any_piece:
-            return np.ones(len(sig), bool)
-        ok = sig == p.accepted[0] if len(p.accepted) == 1 else np.isin(sig, p.accepted)
-        odd = np.flatnonzero(~ok[:-1] & ~ok[1:])
-        if len(odd):
-            twice = odd[sig[odd] + sig[odd + 1] == p.accepted[:1] * np.uint64(2)]
-            ok[twice] = ok[twice + 1] = True
-        return ok
+    def _cut(self, c: Columns, p: Pattern) -> I64:
+        at = p.cut(c, self._context)
+        if self._aligned and len(c) and (not len(at) or at[0] > 0):
+            at = np.concatenate([np.zeros(1, np.int64), at])
+        return at
 
-    def _every(self, c: Columns, at: I64, p: Pattern) -> I64:
-        """Every p.every-th cut; lost calls are counted by seq, short pieces (of an evaluation) do not count."""
-        long = np.append(np.diff(at) >= 0.6 * p.calls / p.every, True)
-        at = at[long | (np.arange(len(at)) == 0)]
-        if not c.broken[at[0] + 1 :].any():
-            return at[:: p.every]
-        per = max(1, p.calls // p.every)
-        number: I64 = np.round((c.seq[at] - c.seq[at[0]]) / per).astype(np.int64)
-        chosen: I64 = at[number % p.every == 0]
-        return chosen
-
-    def _same_new(
-        self, c: Columns, sums: U64, a: I64, b: I64, ok: NDArray[np.bool_], gap: NDArray[np.bool_]
-    ) -> int | None:
+    def _same_new(self, c: Columns, pieces: Pieces, p: Pattern) -> int | None:
         """First of REARM_SAME successive odd pieces that are alike and could be an iteration, if there are such."""
-        p = self.pattern
-        assert p is not None
-        if p.any_piece or len(a) < REARM_SAME or ok.all():
+        if p.any_piece or len(pieces) < REARM_SAME or pieces.ok.all():
             return None
-        sig = sums[b] - sums[a]
-        odd = ~ok & ~gap
-        alike = odd[:-1] & odd[1:] & (sig[:-1] == sig[1:])
+        odd = ~pieces.ok & ~pieces.gap
+        alike = odd[:-1] & odd[1:] & (pieces.sig[:-1] == pieces.sig[1:])
         run = alike.copy()
         for back in range(1, REARM_SAME - 1):
             run[back:] &= alike[:-back]
             run[:back] = False
         for end in np.flatnonzero(run).tolist():
             i: int = end + 2 - REARM_SAME
-            piece = c.cut(int(a[i]), int(b[i]))
-            large = (np.isin(piece.op, list(REDUCING)) & (piece.bytes > SCALAR_BYTES)).any()
-            if (large or not p.reduces) and len(piece) > 0.3 * p.calls:
+            piece = c.cut(int(pieces.a[i]), int(pieces.b[i]))
+            if np.isin(p.families, piece.family).all() and len(piece) > ADOPT_LEAST * p.calls:
                 return i
         return None
 
-    def _adopt(
-        self, c: Columns, sums: U64, a: I64, b: I64, dur: I64, phase: NDArray[np.uint8], at: int, final: bool
-    ) -> list[Iters | Period]:
-        p = self.pattern
-        assert p is not None
-        rows = Rows()
-        if at:
-            self._collect(rows, c, a, b, b - a, dur, phase, at)
-        out: list[Iters | Period] = list(self._deliver(rows))
-        base = prefix_sums(c.h[a[at] : b[at]])[-1]
-        calls = int(b[at] - a[at])
-        piece = dur[at : at + REARM_SAME]
-        large = np.isin(c.op[a[at] : b[at]], list(REDUCING)) & (c.bytes[a[at] : b[at]] > SCALAR_BYTES)
-        self.pattern = Pattern(
-            p.order, p.token, p.every, calls, np.array([base]), bool(large.any()), int(np.median(piece)), p.method,
-            p.anchor, p.confidence,
+    def _adopt(self, c: Columns, pieces: Pieces, p: Pattern, i: int) -> Out:
+        """Take the calls of piece i for the pattern from now on."""
+        piece = c.cut(int(pieces.a[i]), int(pieces.b[i]))
+        self.pattern = replace(
+            p, calls=len(piece), accepted=pieces.sig[i : i + 1].copy(), reduces=reduces_much(piece),
+            dur_ns=int(np.median(pieces.dur[i : i + REARM_SAME])), spare=np.empty(0, np.uint64),
         )  # fmt: skip
-        self._aligned = True
-        if self.emitted:
-            self._next_phase = REARM
-        if a[at]:
-            self._drop(int(a[at]))
-        return [*out, self._period("found", c), *self._advance(final)]
+        self.numbering.rearm()
+        return [self._period("found", c)]
 
-    def _changed(self, c: Columns, odd: int, final: bool) -> list[Iters | Period]:
+    def _spare(self, c: Columns, pieces: Pieces, p: Pattern) -> int | None:
+        """Change to an anchor that is not made in short odd pieces; the first of these, None if nothing changes."""
+        if not len(p.spare):
+            return None
+        short = np.flatnonzero(~pieces.ok & ~pieces.gap & (pieces.count < SHORT * p.calls))
+        if not len(short) or (pieces.a[short[0]] == 0 and not self._aligned):
+            return None
+        made: U64 = np.concatenate([c.h[pieces.a[i] : pieces.b[i]] for i in short[:64].tolist()])
+        left = p.spare[~np.isin(p.spare, made)]
+        if not len(left):
+            p.spare = left
+            return None
+        p.token, p.spare = int(left[0]), left[1:]
+        return int(short[0])
+
+    def _changed(self, odd: int, p: Pattern, final: bool) -> Out:
         """Re-arm if what follows the last ordinary iteration is no passing extra."""
-        p = self.pattern
-        if p is None or final or p.any_piece or self.fixed is not None:
+        if final or p.any_piece:
             return []
-        many = len(c) > REARM_CALLS * p.calls + 64
-        if not many and odd < REARM_PIECES:
+        if self._n <= REARM_CALLS * p.calls + 64 and odd < REARM_PIECES:
             if self._n > BUFFER_CALLS:
                 self._drop(self._n - BUFFER_CALLS // 2)
+                self._aligned = False
             return []
         self.old, self.pattern = p, None
-        self._try_at = 0
-        return [self._period("rearm", c), *self._search(False)]
+        self._aligned = False
+        return [self._period("rearm", self._buffer()), *self._search(False)]
 
-    # delivering
+    # auditing: a pattern that leaves many calls outside may be a part of the real one
 
-    def _collect(
-        self, rows: Rows, c: Columns, a: I64, b: I64, count: I64, dur: I64, phase: NDArray[np.uint8], done: int
-    ) -> None:
-        p = self.pattern
-        assert p is not None
-        a, b, count, dur, phase = a[:done], b[:done], count[:done], dur[:done], phase[:done]
-        if p.every == 1 and (phase != STEADY).any():
-            short = (phase == OUTLIER) & (count < 0.6 * p.calls)
-            # A short piece is a part of the extra before it (or after it, if it comes first).
-            keep = ~short
-            keep[0] = True
-            first = np.flatnonzero(short & np.concatenate(([True], phase[:-1] == STEADY)))
-            keep[first] = True
-            if not keep.all():
-                heads = np.flatnonzero(keep)
-                a = a[heads]
-                b = np.append(a[1:], b[-1])
-                count, dur = b - a, c.t[b] - c.t[a]
-                phase = np.maximum.reduceat(phase, heads)
-        step = np.ones(len(a), np.int64)
-        gaps = phase == GAP
-        if gaps.any():
-            spans = c.seq[b] - c.seq[a]
-            step[gaps] = np.maximum(1, np.round(spans[gaps] / p.calls) if p.calls else 1)
-        rows.add(c.t[a], np.maximum(dur, 0), phase, count, c.seq[a], step)
+    def _reset_audit(self) -> None:
+        self._seen = self._odd = 0.0  # calls in all pieces and in odd ones, of late
+        self._kept: list[Columns] = []
+        self._kept_n, self._kept_try = 0, 0
+        self._checks = list(AUDIT_AT)
 
-    def _deliver(self, rows: Rows) -> list[Iters]:
-        if not rows.t:
-            return []
-        t, dur, calls, seq, step = (np.concatenate(x) for x in (rows.t, rows.dur, rows.calls, rows.seq, rows.step))
-        phase = np.concatenate(rows.phase).copy()
-        n = len(t)
-        index = self.index + np.concatenate(([0], np.cumsum(step)[:-1]))
-        self.index += int(step.sum())
-        began = self.emitted
-        self.emitted += n
-        if began < WARMUP_ITERS and (self._from_start or self.incarnation > 0):
-            ordinary = np.flatnonzero(phase == STEADY)
-            odd = phase[: ordinary[0]] if len(ordinary) else phase
-            odd[odd == OUTLIER] = WARMUP
-            lead = phase[: max(0, WARMUP_ITERS - began)]
-            lead[lead == STEADY] = WARMUP
-        if self._next_phase == RESTART:
-            phase[0], self._next_phase = RESTART, STEADY
-        elif self._next_phase == REARM:
-            good = np.flatnonzero(phase == STEADY)
-            if len(good):
-                phase[good[0]], self._next_phase = REARM, STEADY
-        return [
-            Iters(
-                rank=self.rank, incarnation=self.incarnation, index=index, t_ns=t, dur_ns=dur, phase=phase,
-                calls=calls.astype("<i4"), seq=seq,
-            )
-        ]  # fmt: skip
+    def _audit(self, c: Columns, pieces: Pieces, done: int, p: Pattern) -> Out | None:
+        """Search again over what was delivered: twice after the pattern was found, and whenever too much is odd.
+
+        What follows if the pattern turns out to be a part of the real one, None if not.
+        """
+        if p.method != "anchors" or not done or self.chooser is not choose:
+            return None
+        count, odd = pieces.count[:done], ~pieces.ok[:done] & ~pieces.gap[:done]
+        keep = 0.5 ** (done / AUDIT_PIECES)
+        self._seen = self._seen * keep + float(count.sum())
+        self._odd = self._odd * keep + float(count[odd].sum())
+        early = bool(self._checks)
+        if self._odd < AUDIT_ODD * self._seen and not early:
+            self._kept, self._kept_n, self._kept_try = [], 0, 8 * p.calls
+            return None
+        if early and not self._kept_try:
+            self._kept_try = self._checks[0] * p.calls
+        self._kept.append(c.copy())
+        self._kept_n += len(c)
+        if self._kept_n > BUFFER_CALLS:
+            self._kept, self._kept_n, self._checks = [], 0, []
+        if self._kept_n < self._kept_try or not self._kept:
+            return None
+        self._checks = self._checks[1:]
+        self._kept_try = max(8 * p.calls, int(1.5 * self._kept_n), self._checks[0] * p.calls if self._checks else 0)
+        self._kept = [join(self._kept)]
+        choice = self.chooser(self._kept[0], False, REARM_PIECES, p.reduces)
+        if choice.state != "found" or choice.level is None or choice.level.calls * choice.every <= p.calls:
+            return None
+        self.choice = choice
+        kept = self._kept[0]
+        p = self.pattern = pattern_of(kept, choice, self.names)
+        if p.every > 1:
+            before = p.cut(kept, self._context[:0])
+            skipped = int((before < choice.window).sum())
+            self._skip = (skipped + choice.phase - len(before)) % p.every
+        self.numbering.rearm()
+        self._aligned = False
+        self._reset_audit()
+        return [self._period("found", self._buffer()), *self._advance(False)]
+
+    # the buffer
 
     def _period(self, state: str, c: Columns) -> Period:
         p = self.pattern if state == "found" else None
@@ -449,6 +333,9 @@ class Tracker:
         return c
 
     def _drop(self, n: int) -> None:
+        """Let go of the first n calls."""
+        if n == 0:
+            return
         c = self._buffer()
         self._context = np.concatenate([self._context, c.h[max(0, n - ORDERS) : n]])[-(ORDERS - 1) :]
         rest = c.cut(n)
