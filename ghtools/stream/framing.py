@@ -18,6 +18,7 @@ from .errors import InputError
 from .records import KINDS, STREAM_MAJOR, End, Head, Record, Unknown, columns
 
 MAX_RECORD_BYTES = 64 << 20
+MAX_RECORD_VALUES = 1 << 22  # list items and map entries of one record: a byte on the wire can cost 60 in memory
 READ_BYTES = 1 << 16
 GOOD_ENDS = ("", "done", "stopped")
 
@@ -127,43 +128,60 @@ def extension(code: int, data: bytes) -> object:
     return msgpack.Timestamp.from_bytes(data) if code == -1 else msgpack.ExtType(code, data)
 
 
+class _Budget:
+    """Counts what a record's lists and maps hold, so that a hostile one cannot fill the memory."""
+
+    def __init__(self) -> None:
+        self.left = MAX_RECORD_VALUES
+
+    def spend(self, made: list[Any] | dict[Any, Any]) -> Any:
+        """Called by msgpack for each list and map it has made."""
+        self.left -= len(made) + 1
+        if self.left < 0:
+            raise ValueError(f"a record of over {MAX_RECORD_VALUES} values")
+        return made
+
+
 def read_records(source: Source) -> Iterator[Record]:
     """Records of a byte source, each as soon as its last byte is there.
 
     Raises InputError with the byte offset at the first malformed or cut record; whatever was sound before
     has been yielded by then. Does not look at heads and ends; see `sections`.
     """
+    budget = _Budget()
     unpacker = msgpack.Unpacker(
         raw=False,
         max_buffer_size=MAX_RECORD_BYTES,
         max_str_len=1 << 20,
-        max_array_len=1 << 22,
+        max_array_len=1 << 20,
         max_map_len=1 << 16,
+        list_hook=budget.spend,
+        object_hook=budget.spend,
     )
-    given = 0
+    given = start = 0  # start: where the record that is being read began (tell() moves inside a record, too)
     while True:
         chunk = source.read1(READ_BYTES)
         if not chunk:
             break
         given += len(chunk)
-        start = unpacker.tell()
         try:
             unpacker.feed(chunk)
             while True:
-                start = unpacker.tell()
                 try:
                     item = unpacker.unpack()
                 except msgpack.OutOfData:
                     break
-                yield decode(item)
+                record = decode(item)
+                start, budget.left = unpacker.tell(), MAX_RECORD_VALUES
+                yield record
         except msgpack.BufferFull:
             raise InputError(f"bad input at byte {start}", f"a record of over {MAX_RECORD_BYTES >> 20} MiB") from None
         except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
             # ValueError covers msgpack's format, stack and UTF-8 errors and decode()'s own.
             why = str(error) or type(error).__name__
             raise InputError(f"bad input at byte {start}", why) from None
-    if unpacker.tell() != given:
-        raise InputError(f"input cut at byte {given}", f"the record that began at byte {unpacker.tell()} is not whole")
+    if start != given:
+        raise InputError(f"input cut at byte {given}", f"the record that began at byte {start} is not whole")
 
 
 class Section:
