@@ -22,7 +22,6 @@ BATCH = 256
 MAX_NS = 1 << 62
 MAX_STEP = 1 << 48
 DECIDE = 9  # points that are held back until the logging interval is known
-AGAIN_LINES = 200  # the same step within so many lines was printed by another rank; later it is a restart
 SUM_NS = MAX_NS  # where the sum of durations stops growing
 
 
@@ -37,11 +36,13 @@ class _Point:
 class Steps:
     """The points of one rank (-1 = the job). Give them as they come; records come back as soon as they are sure.
 
-    `every` > 0 is the logging interval where it is known beforehand.
+    `every` > 0 is the logging interval where it is known beforehand. A step that comes back within `echo_lines`
+    lines was printed by another rank; later, or with 0, it is a restart.
     """
 
-    def __init__(self, rank: int, every: int = 0) -> None:
+    def __init__(self, rank: int, every: int = 0, echo_lines: int = 200) -> None:
         self.rank, self.again = rank, 0
+        self._echo = echo_lines
         self._every = every
         self._first = -1  # the very first step
         self._file = ""
@@ -53,7 +54,7 @@ class Steps:
         self._held: list[_Point] = []
         self._diffs: deque[int] = deque(maxlen=3)
         self._before = -1  # step of the point before, in this incarnation
-        self._now = 0
+        self._begin = self._now = 0  # when the last point began and ended
         self._stamped: bool | None = None
         self._rows: list[tuple[int, int, int, int]] = []
         self._key = (0, 0)  # incarnation and every of the rows
@@ -64,9 +65,13 @@ class Steps:
         self._last_file, self._file = self._file, name
         self._recent.clear()
 
-    def each(self, step: int, dur_ns: float, stamp_ns: int | None, line: int) -> Iterator[Record]:
-        """A line that says how long one iteration took (the mean over the interval)."""
-        if self._new(step, line) and _sane(dur_ns):
+    def each(self, step: int, dur_ns: float, stamp_ns: int | None, line: int, every: int = 0) -> Iterator[Record]:
+        """A line that says how long one iteration took: the mean over the interval, or over `every` if that is > 0."""
+        if not self._new(step, line) or not _sane(dur_ns):
+            return
+        if every > 0:
+            yield from self._take(_Point(step, round(dur_ns), stamp_ns, self._after_restart()), every)
+        else:
             yield from self._hold(step, round(dur_ns), stamp_ns)
 
     def total(self, step: int, total_ns: float, stamp_ns: int | None, line: int) -> Iterator[Record]:
@@ -126,7 +131,7 @@ class Steps:
             )
         self._fresh = False
         if step <= self._last:
-            if line - self._recent.get(step, line - AGAIN_LINES - 1) <= AGAIN_LINES:
+            if line - self._recent.get(step, line - self._echo) < self._echo:
                 self.again += 1
                 return False
             self._restarted = True
@@ -180,18 +185,18 @@ class Steps:
             self._stamped = point.stamp_ns is not None
         span = every * point.dur_ns
         if self._stamped and point.stamp_ns is not None:
-            t_ns = max(point.stamp_ns - span, 0)
+            self._begin = max(point.stamp_ns - span, self._begin)
             self._now = point.stamp_ns
         else:
-            t_ns = self._now
-            self._now = min(t_ns + span, MAX_NS)
+            self._begin = max(self._now, self._begin)
+            self._now = min(self._begin + span, MAX_NS)
         # A batch has one incarnation; held points are let go after it may have moved on.
         incarnation = self._key[0] + point.restarted
         if self._rows and (incarnation, every) != self._key:
             yield from self.flush()
         self._key = (incarnation, every)
         phase = PHASE_CODE["restart"] if point.restarted else PHASE_CODE["steady"]
-        self._rows.append((point.step, t_ns, point.dur_ns, phase))
+        self._rows.append((point.step, self._begin, point.dur_ns, phase))
         if len(self._rows) >= BATCH:
             yield from self.flush()
 
