@@ -42,7 +42,7 @@ def functions(path: Path, names: Iterable[str]) -> dict[str, Function]:
         with data:
             try:
                 return _functions(data, wanted)
-            except (struct.error, ValueError, IndexError) as error:
+            except (struct.error, ValueError, IndexError, OverflowError) as error:
                 raise InputError(f"cannot read {path}", f"it is no sound 64-bit ELF file ({error})") from None
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -435,8 +436,6 @@ def _why(error: OSError) -> str:
 
 def _many_files() -> None:
     """A job of many ranks needs some thousand descriptors."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

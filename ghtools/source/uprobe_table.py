@@ -33,7 +33,7 @@ class Probe:
     tensor: int = -1  # argument that is an at::Tensor &
     count: int = -1  # argument that is a number of elements; the next one is its ncclDataType_t
     peer: int = -1  # argument that is the peer or root
-    root_at: int = -1  # argument that is an options struct with the root in it
+    root_at: int = -1  # argument that is an options struct with the root (of waits: the peer) in it
     root_offset: int = 0  # bytes from its begin to the root
     blocking: bool = False
 
@@ -102,7 +102,7 @@ NCCL: tuple[Probe, ...] = (
     *_nccl("Recv", "recv", 4, 1, 3),
     *_nccl("PutSignal", "put_signal", 9, 1, 3),
     Probe("nccl", "ncclSignal", "put_signal", 4, peer=0),
-    Probe("nccl", "ncclWaitSignal", "wait_signal", 2),
+    Probe("nccl", "ncclWaitSignal", "wait_signal", 2, root_at=1),
     Probe("nccl", "ncclGroupStart", "group_start"),
     Probe("nccl", "ncclGroupEnd", "group_end"),
     Probe("nccl", "ncclGroupSimulateEnd", "group_end"),
