@@ -10,7 +10,7 @@ import typer
 
 from ghtools.stream.errors import Exit, GhError
 
-from ._cli import Files, Input, Keep, Quiet, Verbose, Voice, command, output
+from ._cli import Files, Input, Keep, Verbose, Voice, command, output
 
 
 @command("gh-alert")
@@ -27,7 +27,8 @@ def main(
     ] = None,
     keep: Keep = False,
     verbose: Verbose = False,
-    quiet: Quiet = False,
+    # Not the shared option: gh-run silences its other stages (GHT_QUIET), and the sentences are what it runs for.
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no sentences.")] = False,
 ) -> Exit:
     """Turn confirmed changes into alerts: one at the onset, one when it changes by much, one when it is over.
 
