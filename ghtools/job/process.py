@@ -27,7 +27,7 @@ def process_start_ticks(pid: int) -> int | None:
 def pid_namespace() -> int:
     """Inode of this process's PID namespace; 0 if it cannot be read."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
 
@@ -39,7 +39,7 @@ def find_in_namespace(namespace: int, pid: int, start_ticks: int) -> int | None:
             continue
         try:
             status = Path(f"/proc/{entry.name}/status").read_text(errors="replace")
-            if os.stat(f"/proc/{entry.name}/ns/pid").st_ino != namespace:
+            if Path(f"/proc/{entry.name}/ns/pid").stat().st_ino != namespace:
                 continue
         except OSError:
             continue

@@ -143,16 +143,20 @@ def _check_header(head: Any, size: int, path: Path) -> None:
         raise refuse(f"it has {size} bytes and should have {file_bytes}")
 
 
+_INFO_NUMBERS = (
+    "rank", "local_rank", "world_size", "node_rank", "restart_count", "pid", "ppid", "uid", "start_ticks",
+    "pid_ns", "made_ns", "clock_offset_ns", "slot_cap",
+)  # fmt: skip
+_INFO_TEXTS = ("job", "host", "version", "command", "shim_path")
+_LIVE_NUMBERS = (
+    "written", "calls", "dropped", "unmatched", "comm_count", "comm_lost", "control_epoch", "ended_ns",
+)  # fmt: skip
+
+
 def _info(head: Any, path: Path) -> RingInfo:
-    numbers = {
-        name: int(head[name])
-        for name in (
-            "rank", "local_rank", "world_size", "node_rank", "restart_count", "pid", "ppid", "uid",
-            "start_ticks", "pid_ns", "made_ns", "clock_offset_ns", "slot_cap",
-        )
-    }  # fmt: skip
-    texts = {name: _text(head[name]) for name in ("job", "host", "version", "command", "shim_path")}
-    return RingInfo(path=path, **numbers, **texts)
+    values: dict[str, Any] = {name: int(head[name]) for name in _INFO_NUMBERS}
+    values |= {name: _text(head[name]) for name in _INFO_TEXTS}
+    return RingInfo(path=path, **values)
 
 
 def _state(info: RingInfo, ended: bool) -> State:
@@ -238,14 +242,9 @@ class RingReader:
         self._check_size()
         live = np.frombuffer(bytes(self._map[PAGE : PAGE + LIVE_DTYPE.itemsize]), LIVE_DTYPE, 1)[0]
         backends = int(live["backends"])
+        numbers: dict[str, Any] = {name: int(live[name]) for name in _LIVE_NUMBERS}
         return LiveInfo(
-            **{
-                name: int(live[name])
-                for name in (
-                    "written", "calls", "dropped", "unmatched", "comm_count", "comm_lost", "control_epoch",
-                    "ended_ns",
-                )
-            },  # fmt: skip
+            **numbers,
             tracking=bool(live["tracking"]),
             profiling=bool(live["profiling"]),
             ended=bool(live["ended"]),

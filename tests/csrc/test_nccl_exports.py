@@ -51,9 +51,7 @@ def test_every_hooked_function_is_exported_by_nccl() -> None:
 
 
 def test_every_collective_p2p_group_and_communicator_function_is_hooked_or_left_alone() -> None:
-    of_these = re.compile(
-        r"^(All|Bcast|Broadcast|Reduce(?!d)|Gather|Scatter|Send|Recv|Put|Signal|Wait|Group|Comm)\w*"
-    )
+    of_these = re.compile(r"^(All|Bcast|Broadcast|Reduce(?!d)|Gather|Scatter|Send|Recv|Put|Signal|Wait|Group|Comm)\w*")
     wanted = {name for name in exported() if of_these.match(name)}
     assert wanted == hooked() | listed("GH_NCCL_COMMS_LEFT_ALONE")
     assert not hooked() & listed("GH_NCCL_COMMS_LEFT_ALONE")

@@ -22,9 +22,7 @@ Env = dict[str, str]
 @pytest.fixture
 def ring_path(fakes: Fakes, shim_env: Env) -> Path:
     """A ring of 256 slots with 1,000 calls of a process that has ended."""
-    subprocess.run(
-        [fakes.driver, "simple", "1000"], env={**shim_env, "GHT_RING_SLOTS": "256"}, check=True, timeout=60
-    )
+    subprocess.run([fakes.driver, "simple", "1000"], env={**shim_env, "GHT_RING_SLOTS": "256"}, check=True, timeout=60)
     (job,) = paths.jobs(Path(shim_env["GHT_DIR"]))
     return job.rings[0].path
 
