@@ -140,6 +140,8 @@ def page(name: str, entry: Any) -> str:
     lines += [".SH EXIT STATUS"]
     for code in [*(Exit(int(number)) for number in info.exits.split()), Exit.BUG]:
         lines += [".TP", f"\\fB{int(code)}\\fR", quote(EXIT_DOC[code])]
+    if name == "gh-import":
+        lines += formats()
     transcript = TRANSCRIPTS / f"{name}.txt"
     if transcript.exists() or info.examples:
         lines += [".SH EXAMPLES", *paragraphs(info.examples)]
@@ -161,6 +163,16 @@ def page(name: str, entry: Any) -> str:
         ", ".join(f"\\fB{quote(s.partition('(')[0])}\\fR({'7' if '(7)' in s else '1'})" for s in see),
     ]
     return "\n".join(lines) + "\n"
+
+
+def formats() -> list[str]:
+    """The FORMATS section of gh-import, from the importers themselves."""
+    from ghtools.source.importers import IMPORTERS, about
+
+    lines = [".SH FORMATS"]
+    for name in IMPORTERS:
+        lines += [f".SS {quote(name)}", *paragraphs(about(name))]
+    return lines
 
 
 def overview(entries: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ or zstd are unpacked before `read` sees them. Modules are imported when they are
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -30,6 +31,7 @@ from .unpack import Unpacked
 IMPORTERS: dict[str, str] = {
     "jsonl": "ghtools.source.jsonl",
     "kineto": "ghtools.source.import_kineto",
+    "flight-recorder": "ghtools.source.import_flight",
     "megatron": "ghtools.source.import_megatron",
     "mllog": "ghtools.source.import_mllog",
     "steps": "ghtools.source.import_steps",
@@ -79,6 +81,13 @@ def importer(name: str) -> Importer:
     if name not in IMPORTERS:
         raise GhError(f"cannot import {name}", "no such format", ", ".join([*IMPORTERS, "auto"]))
     return cast(Importer, import_module(IMPORTERS[name]))
+
+
+def about(name: str) -> str:
+    """All that is said of a format: its line, then where such files come from and what they can tell."""
+    made = importer(name)
+    text = inspect.cleandoc(import_module(IMPORTERS[name]).__doc__ or "")
+    return f"{made.DOC[:1].upper()}{made.DOC[1:]}.\n\n{text}"
 
 
 def guess(first: bytes) -> Importer:
