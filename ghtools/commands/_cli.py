@@ -231,7 +231,11 @@ def command(
         @wraps(function)
         def body(**options: Any) -> None:
             options.pop("version", None)
-            raise typer.Exit(int(function(**options) or 0))
+            try:
+                code = int(function(**options) or 0)
+            except BrokenPipeError:  # here, since typer would make an exit 1 of it, which means "slow"
+                code = _closed()
+            raise typer.Exit(code)
 
         import inspect
 
@@ -268,8 +272,7 @@ def _run(app: typer.Typer, name: str) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         code = int(error.code)
     except BrokenPipeError:
-        # The reader has gone: that is how `| head` ends a pipeline, and no fault.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = _closed()
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except MemoryError:
@@ -283,6 +286,12 @@ def _run(app: typer.Typer, name: str) -> int:
         print(f"{name}: this is a bug in ghtools {__version__}; please report the lines above", file=sys.stderr)
         code = int(Exit.BUG)
     return code
+
+
+def _closed() -> int:
+    """The reader of stdout has gone: that is how `| head` ends a pipeline, and no fault."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return int(Exit.OK)
 
 
 def _os_error(error: OSError) -> str:
