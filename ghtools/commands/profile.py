@@ -59,7 +59,8 @@ def main(
     same work, steadily, if its groups wait for it and no group contradicts. Transfers are compared between groups
     of equal operation, size and kind of link, and with their own past. Heavier stages, uneven sequences, rotating
     pauses and common causes are named as such, and nobody is blamed. Iterations come from gh-period, or are found
-    on the way; with a change from gh-bocd before it, the time before the onset is the reference.
+    on the way; with a change from gh-bocd before it, the time before the onset is the reference. Tests of pairs (link
+    records of two ends, as gh-import nccl-tests makes) are judged at the end: which end is slow, if they can tell.
     """
     from ghtools.locate.layout import parse
     from ghtools.locate.stage import ProfileStage

@@ -3,7 +3,7 @@
 
 A rank works on its own from the moment a collective releases it until its host enters the next one. A collective
 that still runs when the host enters the next one held nobody up (an overlapped bucket), so only the wait after
-the last call of such a run counts as being held.
+the last call of such a run counts as being held. A send that was seen to run on is buffered: it never holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ghtools.stream.records import OP_CODE
+
 from .collect import Bounds, Rows
+
+SEND = OP_CODE["send"]
 
 Floats = NDArray[np.float64]
 
@@ -27,16 +31,26 @@ class Own:
     place: NDArray[np.int64]
 
 
+def _buffered(rows: Rows) -> NDArray[np.bool_]:
+    """Sends to a peer to which some send outlasted the host's next call."""
+    sends: NDArray[np.bool_] = rows.op == SEND
+    if not sends.any():
+        return sends
+    runs_on = sends & np.append((rows.start + rows.dur)[:-1] > rows.entry[1:], False)
+    made: NDArray[np.bool_] = sends & np.isin(rows.peer, np.unique(rows.peer[runs_on]))
+    return made
+
+
 def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds) -> Own:
     """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue."""
     n = len(bounds.index)
     made = Own(np.full(n, np.nan), np.full(n, np.nan), np.full(n, -1, np.int64))
     if not len(rows.seq) or not n:
         return made
-    end = np.maximum.accumulate(rows.start + rows.dur)
-    before_end, before_entry, before_at = end[:-1], rows.entry[:-1], at[:-1]
+    end = np.where(_buffered(rows), rows.entry, rows.start + rows.dur)
+    before_end, before_entry, before_at = np.maximum.accumulate(end)[:-1], rows.entry[:-1], at[:-1]
     entry, mine = rows.entry[1:], at[1:]
-    free = np.where(before_end <= entry, before_end, before_entry)
+    free = np.where(before_end <= entry, before_end, np.where(end[:-1] <= entry, end[:-1], before_entry))
     gap = np.concatenate(([0], entry - free)).astype(float)
     # The first row of an iteration whose predecessor is not known begins where the iteration began.
     known = np.concatenate(([False], (before_at >= 0) & (bounds.index[before_at] + 1 >= bounds.index[mine])))

@@ -24,6 +24,7 @@ from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_
 
 MIN_ITERS = 3
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
+SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 EXPLAINS = 0.3  # share of the slow-down that a suspect must account for
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
@@ -84,7 +85,7 @@ class Case:
 
     def bear_out(self, late: Late) -> None:
         """What the groups of a rank say of it."""
-        bear_out(late, self.window.members, self.iters, self.iter_ns, self.group_of, self.own)
+        bear_out(late, self.window.members, self.iters, self.iter_ns, self.group_of, self.own, self.peers(late.rank))
 
     def peers(self, rank: int) -> list[int]:
         """Ranks that do the same work, itself among them."""
@@ -118,8 +119,16 @@ def judge(case: Case) -> Judgement:
     lates = candidates(case.own, over, case.classes)
     for late in lates:
         case.bear_out(late)
-    made.suspects += [_rank(case, late, lates) for late in lates]
-    named = [suspect.ranks[0] for suspect in made.suspects if suspect.verdict == "attributed"]
+    ranked = [_rank(case, late) for late in lates]
+    named = [suspect.ranks[0] for suspect in ranked if suspect.verdict == "attributed"]
+    most = max((late.excess for late in lates if late.rank in named), default=0.0)
+    # What a slow rank does to others can look like small delays of their own; and beside a rank that is certain, a
+    # doubtful one is worth a word only if it costs about as much.
+    made.suspects += [
+        suspect
+        for suspect, late in zip(ranked, lates, strict=True)
+        if late.excess >= (SECOND if suspect.verdict == "attributed" else DOUBTFUL) * most
+    ]
     ratio = max((late.ratio for late in lates if late.rank in named), default=1.0)
     if case.timed:
         made.suspects += _slow(case, named, ratio)
@@ -132,7 +141,7 @@ def judge(case: Case) -> Judgement:
     return made
 
 
-def _rank(case: Case, late: Late, lates: list[Late]) -> Suspect:
+def _rank(case: Case, late: Late) -> Suspect:
     """Verdict over one late rank."""
     cause, note = _cause(case, late)
     doubts = list(late.against)

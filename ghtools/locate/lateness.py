@@ -167,16 +167,20 @@ def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 
     return sorted(made, key=lambda late: -late.excess)
 
 
-def bear_out(late: Late, members: Members, iters: int, iter_ns: float, group_of: dict[int, Group], own: Own) -> None:
+def bear_out(
+    late: Late, members: Members, iters: int, iter_ns: float, group_of: dict[int, Group], own: Own, peers: list[int]
+) -> None:
     """Add what the rank's groups say: how much of their waiting was for it, and which of them contradict.
 
     A group contradicts if the rank waits in it for one that works as long. To wait for a rank that works less is no
-    contradiction: that one was held up elsewhere, by a slow link or by the order of the pipeline.
+    contradiction: that one was held up elsewhere, by a slow link or by the order of the pipeline. How often it came
+    last is counted in groups of its peers, where there are any: between stages the pipeline has an order of its own.
     """
+    same = set(peers)
     works = dict(zip(own.ranks.tolist(), nanmedian(own.own).tolist(), strict=True))
     long = late.own_ns - CONTRADICTS * max(0.0, late.own_ns - late.peers_ns)
     mine = members.rank == late.rank
-    total_last = total_spread = 0.0
+    totals = np.zeros((2, 2))  # (all groups, groups of peers) x (last, spread)
     for number in np.unique(members.group[mine]):
         rows = members.group == number
         group = group_of[int(number)]
@@ -185,14 +189,17 @@ def bear_out(late: Late, members: Members, iters: int, iter_ns: float, group_of:
         share = spread / (iters * iter_ns)
         if share < MATERIAL:
             continue
-        total_last, total_spread = total_last + last, total_spread + spread
+        totals[0] += last, spread
+        if group.kind == COLLECTIVE and same.issuperset(group.members):
+            totals[1] += last, spread
         late.groups.append((name_of(group), wait / spread, share))
         if group.kind == COLLECTIVE and wait > CONTRADICTS * spread:
             who, at = np.unique(members.rank[rows], return_inverse=True)
             first = int(who[np.argmax(np.bincount(at, members.last[rows]))])
             if works.get(first, 0.0) > long:
                 late.against.append(f"it waits for rank {first} in {name_of(group)}")
-    late.last = total_last / total_spread if total_spread else 0.0
+    last, spread = totals[1] if totals[1][1] else totals[0]
+    late.last = float(last / spread) if spread else 0.0
 
 
 def name_of(group: Group) -> str:

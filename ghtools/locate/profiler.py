@@ -53,7 +53,7 @@ class Profiler:
         self._key_number: dict[int, int] = {}
         self.buffers: dict[int, RankBuffer] = {}
         self._newest: dict[int, int] = {}
-        self._records = 0
+        self._records = self._look_at = 0
         self._said: dict[int, int] = {}  # number of the newest record of iterations, by rank
         self._shift: dict[int, int] = {}
         self._counts: dict[int, deque[int]] = {}
@@ -86,11 +86,12 @@ class Profiler:
 
     def advance(self, final: bool = False) -> bool:
         """Reduce the iterations that all live ranks have finished; whether there were any."""
+        if not self._newest or (not final and self._records < self._look_at):
+            return False  # looking at all ranks after every record would cost their square
         ranks = [rank for rank in sorted(self.buffers) if rank in self._newest]
-        if not ranks:
-            return False
         if final:
             return self._reduce(ranks, ranks, 0)
+        self._look_at = self._records + len(ranks)
         waited = self._records - GONE_ROUNDS * len(self.expected())
         if any(self._said.get(rank, 0) > waited for rank in self.expected() - set(ranks)):
             return False

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ghtools.detect.period import PeriodFinder
-from ghtools.stream.records import FLAG_EXEC, Calls, Change, Comm, Head, Iters, Job, Record, Suspect, columns
+from ghtools.stream.records import FLAG_EXEC, Calls, Change, Comm, Head, Iters, Job, Link, Record, Suspect, columns
 
 from .groups import Groups
 from .judge import Case, Judgement, Onset, judge
 from .layout import Layout, known
+from .pairs import pair_tables, suspects
 from .profiler import Profiler
 
 AFTER_ONSET = (3, 4, 5, 6, 7, 8, 9, 10, 14, 20, 30, 50)
 WINDOW = 60  # iterations judged at a time where there is no onset
 QUIET_FIRST, QUIET_EVERY = 10, 20
 BEFORE = 64  # iterations before an onset that are compared with
+MAX_LINKS = 1 << 20
 LEAVE_OUT = 1  # iterations next to the onset that belong to neither side for certain
 
 
@@ -47,6 +49,7 @@ class ProfileStage:
         self._said: dict[tuple[Any, ...], str] = {}
         self._now_ns = 0
         self._calls = 0
+        self._links: list[Link] = []
 
     def feed(self, record: Record) -> Iterator[Record]:
         """Suspects that follow from one record."""
@@ -65,6 +68,10 @@ class ProfileStage:
         elif isinstance(record, Change):
             yield from self._change(record)
             return
+        elif isinstance(record, Link):
+            if len(self._links) < MAX_LINKS:
+                self._links.append(record)
+            return
         else:
             return
         if self.profiler.advance():
@@ -72,6 +79,10 @@ class ProfileStage:
 
     def finish(self) -> Iterator[Record]:
         """The verdict over all that came."""
+        for setting, pairs in pair_tables(self._links).items():
+            yield from suspects(setting, pairs)
+        if self._links and not self._calls:
+            return
         if self._finder is not None and not self._told_iters:
             for made in self._finder.flush():
                 if isinstance(made, Iters):
