@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from operator import itemgetter
 from typing import Any
@@ -39,6 +39,7 @@ _ROW_KEYS = {
     kind: frozenset({"kind", "row", "rows", *names, *(f"{name}_code" for name in names if name in WORDS)})
     for kind, names in COLUMNS.items()
 }
+_NESTED = {kind for kind in COLUMNS if any(want.startswith(("list", "dict")) for want in _SCALARS[kind].values())}
 _KNOWN = {kind: _ROW_KEYS[kind] | _SCALARS[kind].keys() - {"extra"} for kind in COLUMNS}
 _GETTERS = {kind: itemgetter(*names) for kind, names in COLUMNS.items()}
 _CODED = {
@@ -134,8 +135,8 @@ def _scalars(kind: str, item: dict[str, Any]) -> dict[str, Any]:
 def _row(kind: str, item: dict[str, Any], regroup: Regroup) -> Iterator[Record]:
     row, total = _place(item)
     values = _quick(kind, item) or _values(kind, item)
-    if item.keys() <= _KNOWN[kind]:
-        key: Any = (kind, *map(item.get, _SCALARS[kind]))
+    if item.keys() <= _KNOWN[kind] and kind not in _NESTED:
+        key: Any = (kind, *map(str, map(item.get, _SCALARS[kind])))
     else:
         key = (kind, repr(_rest(kind, item)))
     scalars: dict[str, Any] = {}
@@ -248,10 +249,14 @@ def _untag(item: dict[str, Any]) -> Any:
         [(tag, value)] = item.items()
         if tag == "__bytes__" and isinstance(value, str):
             return b64decode(value, validate=True)
+        if tag == "__float__" and value in FLOATS:
+            return FLOATS[value]
         if tag == "__ext__" and isinstance(value, list) and len(value) == 2:
             return extension(value[0], b64decode(value[1], validate=True))
-    mark = "__bytes__:"
-    if not any(key.startswith(mark) for key in item):
-        return item
-    undo: Callable[[str], Any] = lambda key: b64decode(key[len(mark) :]) if key.startswith(mark) else key  # noqa: E731
-    return {undo(key): value for key, value in item.items()}
+    return {_unkey(key): value for key, value in item.items()}
+
+
+def _unkey(key: str) -> str | bytes:
+    if key.startswith("__bytes__:"):
+        return b64decode(key.removeprefix("__bytes__:"), validate=True)
+    return key.removeprefix("__text__:")

@@ -4,7 +4,8 @@
 A plain record is one object. A batch is one object a row: its scalar fields, `row` and `rows` (its place in
 the batch), its columns, and for codes the word (`op`) beside the number (`op_code`). Communicators are hex
 text, because many JSON readers keep only 53 bits of a number. What JSON has no form for is tagged:
-`{"__bytes__": base64}`, `{"__ext__": [code, base64]}`, and "NaN", "Infinity", "-Infinity".
+`{"__bytes__": base64}`, `{"__ext__": [code, base64]}`, `{"__float__": "NaN"}` (plain "NaN", "Infinity" and
+"-Infinity" in a field that is a number); a key that looks like a tag gets `__text__:` before it.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ RESERVED = frozenset({"row", "rows", "extra", "op_code", "dtype_code", "phase_co
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
 
 
+def _number(value: float) -> object:
+    """A float, as text where JSON has no form for it."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def _safe(value: object) -> object:
     """`value` with everything JSON has no form for replaced by a tagged one."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return {"__float__": _number(value)}
     if isinstance(value, bytes):
         return {"__bytes__": b64encode(value).decode()}
     if isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else f"__bytes__:{b64encode(key).decode()}": _safe(v)
-            for key, v in value.items()
-        }
+        return {_key(key): _safe(item) for key, item in value.items()}
     if hasattr(value, "code") and hasattr(value, "data"):  # an extension type of msgpack, by shape
         return {"__ext__": [value.code, b64encode(value.data).decode()]}
     if hasattr(value, "to_bytes") and hasattr(value, "nanoseconds"):  # msgpack's time stamp is extension -1
@@ -45,6 +50,13 @@ def _safe(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_safe(item) for item in value]
     return value
+
+
+def _key(key: str | bytes) -> str:
+    """A map's key: bytes are tagged, and so is a text that looks like a tag."""
+    if isinstance(key, bytes):
+        return f"__bytes__:{b64encode(key).decode()}"
+    return f"__text__:{key}" if key.startswith(("__bytes__", "__ext__", "__float__", "__text__")) else key
 
 
 def _plain(record: Record) -> dict[str, Any]:
@@ -57,7 +69,7 @@ def _plain(record: Record) -> dict[str, Any]:
     item: dict[str, Any] = {"kind": record.kind}
     for name in names:
         value = getattr(record, name)
-        item[name] = hex_comm(value) if name == "comm" else _safe(value)
+        item[name] = hex_comm(value) if name == "comm" else _number(value) if type(value) is float else _safe(value)
     extra = _safe(record.extra)
     assert isinstance(extra, dict)
     if RESERVED.isdisjoint(extra):
@@ -93,7 +105,7 @@ def lines(record: Record) -> Iterator[str]:
             if name in WORDS:
                 parts.append([name_of(WORDS[name], value, name) for value in values])
             if values and isinstance(values[0], float):
-                values = [value if math.isfinite(value) else f'"{_safe(value)}"' for value in values]
+                values = [value if math.isfinite(value) else f'"{_number(value)}"' for value in values]
             parts.append(values)
         yield from (template % row for row in zip(*parts, strict=False))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -14,7 +15,7 @@ from ghtools.stream.records import KINDS, Calls, Change, Comm, End, Head, Iters,
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-FLOAT = st.floats(width=64)
+FLOAT = st.floats().map(lambda value: math.nan if math.isnan(value) else value)  # which NaN is nobody's business
 LEAF = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | FLOAT | TEXT | st.binary(max_size=8)
 VALUE = st.recursive(
     LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
@@ -37,7 +38,8 @@ def column(draw: st.DrawFn, dtype: str, rows: int) -> np.ndarray[Any, Any]:
     """A column of `rows` values over the whole range of its type."""
     kind = np.dtype(dtype)
     raw = draw(st.binary(min_size=rows * kind.itemsize, max_size=rows * kind.itemsize))
-    return np.frombuffer(raw, kind)
+    made = np.frombuffer(raw, kind)
+    return np.where(np.isnan(made), np.nan, made) if kind.kind == "f" else made
 
 
 @st.composite
