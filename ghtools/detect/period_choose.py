@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ghtools.detect import period_pause as pause
 from ghtools.detect import period_timing as timing
-from ghtools.detect.period_levels import Level, cuts, find_levels
+from ghtools.detect.period_levels import LONG_ORDERS, Level, cuts, find_levels
 from ghtools.detect.period_symbols import I64, REDUCING, SCALAR_BYTES, Columns
 from ghtools.stream.records import OP_CODE
 
@@ -152,11 +152,18 @@ def choose(c: Columns, final: bool = False, repeats: int = 0, reduces: bool = Fa
         c = c.cut(begin)
     if len(c) < 4:
         return Choice("wait", why="too few calls")
-    least = repeats or 3
-    levels = find_levels(c, least)
+    out = _among(c, find_levels(c, repeats or 3), final, repeats, reduces)
+    if out.level is None and len(c) >= 32:
+        out = _among(c, find_levels(c, repeats or 3, orders=LONG_ORDERS), final, repeats, reduces)
+    out.window = begin
+    return out
+
+
+def _among(c: Columns, levels: list[Level], final: bool, repeats: int, reduces: bool) -> Choice:
+    """The shortest of the levels that an iteration can be."""
     _, first, inverse = np.unique(c.h, return_index=True, return_inverse=True)
     rows: list[dict[str, Any]] = []
-    verdict = Choice("wait", why="no pattern repeats yet", window=begin)
+    verdict = Choice("wait", why="no pattern repeats yet")
     for i, level in enumerate(levels):
         facts = _facts(c, level, inverse, first)
         at = cuts(c, level)
@@ -166,10 +173,9 @@ def choose(c: Columns, final: bool = False, repeats: int = 0, reduces: bool = Fa
         if state == "reject":
             continue
         if state == "unclear":
-            verdict = Choice("unknown", level=level, why=why, window=begin)
+            verdict = Choice("unknown", level=level, why=why)
             break
         verdict = _enough(c, level, facts, final, repeats) or _in_time(c, level, facts, at, final)
-        verdict.window = begin
         if reduces and not facts.reduces and level.count < POOR_REPEATS:
             verdict.state = "wait"
         verdict.why = rows[-1]["why"] = verdict.why or why

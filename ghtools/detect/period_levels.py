@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ghtools.detect.period_symbols import I64, REDUCING, SCALAR_BYTES, U64, Columns
 
-ORDERS = 3  # calls in the longest token
+ORDERS = (1, 2, 3)  # calls in a token
+LONG_ORDERS = (1, 2, 3, 5, 8, 16)  # the same where these show no iteration (a pipeline's schedule of equal calls)
 MIN_CHAINED = 0.2
 MIN_SHARE = 0.4  # of the window's calls that a level's modal pieces must hold
 _A, _B = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
@@ -30,7 +31,7 @@ class Level:
     calls: int
     count: int  # modal pieces under the best token
     share: float  # of the window's calls in those pieces
-    order: int  # calls in the token (1 to ORDERS)
+    order: int  # calls in the token; 0 = every call is one
     token: int
     purity: float  # of the token's pieces that are not shorter: low if the token is also in evaluation
     reduces: bool = False  # the anchor reduces something large: forward passes alone do not
@@ -76,7 +77,9 @@ def prefix_sums(h: U64) -> U64:
     return out
 
 
-def find_levels(c: Columns, min_count: int, min_share: float = MIN_SHARE) -> list[Level]:
+def find_levels(
+    c: Columns, min_count: int, min_share: float = MIN_SHARE, orders: tuple[int, ...] = ORDERS
+) -> list[Level]:
     """Levels of the window with at least `min_count` modal pieces, shortest first. O(n log n)."""
     n = len(c)
     if n < 2:
@@ -85,7 +88,7 @@ def find_levels(c: Columns, min_count: int, min_share: float = MIN_SHARE) -> lis
     log_gap = np.zeros(n)
     log_gap[1:] = np.log(np.maximum(np.diff(c.t), 1))
     best: dict[int, Level] = {}
-    for order in range(1, ORDERS + 1):
+    for order in orders:
         tok = tokens(c.h, order)
         at = np.argsort(tok, kind="stable")
         if order > 1:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ghtools.detect.period_choose import POOR_REPEATS, Choice, choose
-from ghtools.detect.period_levels import ORDERS, prefix_sums
+from ghtools.detect.period_levels import LONG_ORDERS, prefix_sums
 from ghtools.detect.period_marker import Marker
 from ghtools.detect.period_pattern import SHORT, Pattern, pattern_of, reduces_much
 from ghtools.detect.period_ranks import by_ranks
@@ -27,6 +27,7 @@ GROWTH = 1.25  # of the buffer between two attempts
 REARM_PIECES, REARM_SAME = 4, 3  # odd pieces in a row (any, alike) after which the pattern has changed
 REARM_CALLS = 8  # ordinary iterations' worth of calls without one
 ADOPT_LEAST = 0.3  # of the calls of an iteration: a shorter piece is not taken for a new iteration at once
+CONTEXT = LONG_ORDERS[-1] - 1  # calls before the buffer that a token may reach back to
 AUDIT_ODD = 0.15  # of all calls in odd pieces: the pattern may be a part of the real one
 AUDIT_PIECES = 64  # over about so many
 AUDIT_AT = (16, 32, 64, 128)  # pieces after the pattern was found at which it is looked at again
@@ -337,7 +338,7 @@ class Tracker:
         if n == 0:
             return
         c = self._buffer()
-        self._context = np.concatenate([self._context, c.h[max(0, n - ORDERS) : n]])[-(ORDERS - 1) :]
+        self._context = np.concatenate([self._context, c.h[max(0, n - CONTEXT) : n]])[-CONTEXT:]
         rest = c.cut(n)
         self._parts = [rest.copy() if len(rest) * 4 < len(c) else rest]
         self._n = len(rest)
