@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of the PyTorch profiler (Kineto), one file a rank, of any length in bounded memory."""
+"""Traces of the PyTorch profiler (Kineto), JSON, one file a rank, of any length in bounded memory.
+
+They are made by torch.profiler.profile with on_trace_ready=tensorboard_trace_handler(DIR), by export_chrome_trace, or
+on demand by dynolog. The rank is taken from distributedInfo, else from the file's name (rank-3, worker3, _3.json), else
+from --rank with one file. NCCL kernels and Gloo operations become executions with true durations, what the host asked
+for becomes calls (their time in the library is no duration and is left out), ProfilerStep#N becomes iterations.
+From these it can be told who came last into a collective (who spends least time in it) and whether the transfer
+itself is slow. Traces of torch before 2.1 do not tell groups: they are told only where there can be but one. Compute
+kernels are not read. A trace holds a few steps: enough to look at one moment, too few to see a change.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +30,8 @@ from .json_split import Splitter
 from .kineto_events import LAUNCH, NEEDLES, Events, GroupKey
 
 NAME = "kineto"
-DOC = (
-    "PyTorch profiler traces, one file a rank (torch.profiler with export_chrome_trace or tensorboard_trace_handler): "
-    "NCCL kernels and Gloo operations with their true durations, what the host asked for, ProfilerStep as iterations; "
-    "who waited least in a collective can be told from them, compute kernels are not read; the rank is taken from "
-    "distributedInfo, the file name (rank3, worker3, _3.json) or --rank"
-)
+DOC = "traces of the PyTorch profiler, one file a rank: NCCL and Gloo with true durations, ProfilerStep as iterations"
+
 MAX_ROWS = 1 << 20  # calls of one file held at a time; beyond, they leave in the order of the file
 SAY_BYTES = 1 << 29
 

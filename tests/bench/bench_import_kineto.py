@@ -11,6 +11,7 @@ events of a shorter file of the same kind, for it would take minutes.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -21,50 +22,38 @@ from pathlib import Path
 GOAL_MIB = 300
 
 
+CONV = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+COMM = {
+    "Collective name": "allreduce", "In msg nelems": 6637568, "Out msg nelems": 6637568, "Group size": 8,
+    "dtype": "Float", "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+}  # fmt: skip
+KINDS: list[tuple[str, str, int, dict[str, object]]] = [
+    ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40, COMM),
+    ("cpu_op", "aten::convolution_backward", 9, {"Ev Idx": 7, "Input Dims": [[64, 256, 56, 56], [64, 64, 56, 56]]}),
+    ("cuda_runtime", "cudaLaunchKernel", 9, {"External id": 7, "cbid": 211}),
+    ("kernel", CONV, 7, {"queued": 0, "device": 3, "stream": 7, "grid": [12544, 1, 1], "block": [64, 1, 1]}),
+]
+
+
 def write_trace(path: Path, size: int, share: float) -> int:
     """A trace of about `size` bytes in which `share` of the events are NCCL kernels; the number of those."""
     every = max(int(1 / share), 1)
-    head = (
-        '{\n  "schemaVersion": 1,\n  "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": '
-        '[{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8, "ranks": []}]},\n  "traceEvents": [\n'
-    )
+    texts = [
+        f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": 3, "tid": {tid},\n    "ts": %d.125, '
+        f'"dur": 4.75,\n    "args": {{\n      {json.dumps(args)[1:-1]}, "correlation": %d\n    }}\n  }},\n'
+        for cat, name, tid, args in KINDS
+    ]
     made = events = 0
     with open(path, "w", encoding="utf-8") as out:
-        out.write(head)
+        out.write('{\n  "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": ')
+        out.write('[{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8, "ranks": []}]},\n  "traceEvents": [\n')
         while out.tell() < size:
             lines = []
-            for _ in range(1000):
-                t = events * 5
-                if events % every == 0:
-                    made += 1
-                    lines.append(
-                        '  {\n    "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL'
-                        f'(ncclDevKernelArgsStorage<4096ul>)", "pid": 3, "tid": 40,\n    "ts": {t}.125, "dur": 812.5,'
-                        f'\n    "args": {{\n      "External id": {events}, "device": 3, "stream": 40, "correlation": '
-                        f'{events}, "grid": [8, 1, 1], "Collective name": "allreduce", "In msg nelems": 6637568, '
-                        '"Out msg nelems": 6637568, "Group size": 8, "dtype": "Float", "Process Group Name": "0", '
-                        '"Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"\n    }\n  },\n'
-                    )
-                elif events % 3 == 0:
-                    lines.append(
-                        f'  {{\n    "ph": "X", "cat": "cpu_op", "name": "aten::convolution_backward", "pid": 9, "tid": 9,'
-                        f'\n    "ts": {t}.001, "dur": 3.25,\n    "args": {{\n      "External id": {events},"Ev Idx": '
-                        f'{events}, "Input Dims": [[64, 256, 56, 56], [64, 64, 56, 56], [256, 64, 1, 1], [0]]\n    }}\n  }},\n'
-                    )
-                elif events % 3 == 1:
-                    lines.append(
-                        '  {\n    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9,\n'
-                        f'    "ts": {t}.500, "dur": 4.125,\n    "args": {{\n      "External id": {events}, "cbid": 211, '
-                        f'"correlation": {events}\n    }}\n  }},\n'
-                    )
-                else:
-                    lines.append(
-                        '  {\n    "ph": "X", "cat": "kernel", "name": "void at::native::vectorized_elementwise_kernel<4, '
-                        'at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int)", "pid": 3, "tid": 7,\n'
-                        f'    "ts": {t}.750, "dur": 21.5,\n    "args": {{\n      "queued": 0, "device": 3, "stream": 7, '
-                        f'"correlation": {events}, "grid": [12544, 1, 1], "block": [64, 1, 1]\n    }}\n  }},\n'
-                    )
-                events += 1
+            for number in range(events, events + 1000):
+                kind = 0 if number % every == 0 else 1 + number % 3
+                made += kind == 0
+                lines.append(texts[kind] % (number * 5, number))
+            events += 1000
             out.write("".join(lines))
         out.write(
             f'  {{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#7", "ts": 0, "dur": {events * 5}}}\n'
