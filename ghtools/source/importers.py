@@ -32,6 +32,8 @@ IMPORTERS: dict[str, str] = {
     "jsonl": "ghtools.source.jsonl",
     "kineto": "ghtools.source.import_kineto",
     "flight-recorder": "ghtools.source.import_flight",
+    "nsys": "ghtools.source.import_nsys",
+    "what-if": "ghtools.source.import_what_if",
     "megatron": "ghtools.source.import_megatron",
     "mllog": "ghtools.source.import_mllog",
     "steps": "ghtools.source.import_steps",
