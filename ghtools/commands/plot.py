@@ -11,11 +11,27 @@ from typing import Annotated
 
 import typer
 
-from ghtools.commands._cli import Files, Input, Voice, command
+from ghtools.commands._cli import Files, Input, Page, Voice, command
 from ghtools.stream.errors import Exit, GhError
 
 
-@command("gh-plot")
+PAGE = Page(
+    reads="head job comm calls iters change",
+    exits="0 2 3 4",
+    overhead=(
+        "Memory is bounded: each rank keeps the least and greatest time of at most 4096 stretches of iterations, fewer "
+        "of a job with more than 1024 ranks."
+    ),
+    caveats=(
+        "Changes are drawn where the stream holds them, that is after `gh-bocd --keep`. Of more than 16 ranks the "
+        "median, the band of 90 % and at most five ranks that stand out by over 10 % are drawn.\n\n"
+        "The time axis leaves out a few extreme iterations so that they do not flatten the others; how many is said."
+    ),
+    see="gh-bocd gh-period gh-show gh-synth",
+)
+
+
+@command("gh-plot", PAGE)
 def main(
     files: Files = None,
     out: Annotated[

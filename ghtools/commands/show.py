@@ -9,11 +9,23 @@ from typing import Annotated
 
 import typer
 
-from ghtools.commands._cli import Files, Input, Voice, command
+from ghtools.commands._cli import Files, Input, Page, Voice, command
 from ghtools.stream.errors import Exit, GhError
 
 
-@command("gh-show")
+PAGE = Page(
+    reads="head end job comm calls iters period change suspect gemm link finding alert sample",
+    overhead="About 300,000 rows a second with --json. Memory does not grow with the stream.",
+    caveats=(
+        "A table is for people and may change; --json is the form for programs.\n\n"
+        "jq before 1.7 keeps only 53 bits of a number: times then move by up to 256 ns. Communicators are text "
+        "there, so that they survive it."
+    ),
+    see="gh-import gh-plot gh-alert",
+)
+
+
+@command("gh-show", PAGE)
 def main(
     files: Files = None,
     json: Annotated[bool, typer.Option("--json", help="JSON lines; a batch becomes one line a row.")] = False,

@@ -9,13 +9,27 @@ from typing import Annotated
 import typer
 
 from ghtools import __version__
-from ghtools.commands._cli import command, output, stop
+from ghtools.commands._cli import Page, command, output, stop
 from ghtools.stream.errors import Exit, GhError
 
 Pct = Annotated[float, typer.Option(metavar="PCT", min=0, max=50, help="Noise of each iteration.")]
 
 
-@command("gh-synth")
+PAGE = Page(
+    writes="head job comm calls iters end",
+    exits="0 2 4",
+    overhead="About 3 million iterations or 1 million calls a second on one core; memory does not grow.",
+    caveats=(
+        "Each rank of `gh-synth iters` has a time of its own, as a rank that is measured alone would have. In a "
+        "synchronous job all ranks show the slowest rank's time: --coupled, and always so in `gh-synth calls`.\n\n"
+        "The numbers of bytes, layers and micro-batches of `gh-synth calls` are drawn by the seed where --layout and "
+        "--sizes leave them open; head.truth says what was drawn."
+    ),
+    see="gh-bocd gh-period gh-plot gh-show",
+)
+
+
+@command("gh-synth", PAGE)
 def main(
     what: Annotated[str, typer.Argument(metavar="iters|calls", help="Which records to make.")] = "iters",
     ranks: Annotated[

@@ -35,7 +35,7 @@ def lines(data: PlotData, columns: int, rows: int, *, log: bool = False, colour:
     top = float(values.max()) * 1.05 if log else ceiling(data, values)
     bottom = float(np.nanmin(low)) * 0.9 if log else 0.0
     labels = _labels(bottom, top, rows, log)
-    gutter = max(len(label) for label in [*labels, "planted"]) + 1
+    gutter = max(len(label) for label in [*labels, "iteration"]) + 1
     wide = max(MIN_COLUMNS, columns) - gutter - 2
     spots = _spots(low, high, bottom, top, wide, rows, log)
     slow = _slow(data, wide)
@@ -124,12 +124,12 @@ def _slow(data: PlotData, wide: int) -> Any:
 def _under(data: PlotData, wide: int, gutter: int, slow: Any, paint: _Paint) -> list[str]:
     """Rows under the axis: numbers of iterations, slow times, planted ones, phases."""
     last = data.first + data.iterations - 1
-    numbers = [" "] * (wide + 8)
+    numbers = [" "] * wide
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         label = str(data.first + round(share * (data.iterations - 1)))
         at = min(_column(data, int(label), wide), wide - len(label))
         numbers[at : at + len(label)] = label
-    made = [" " * (gutter + 1) + "".join(numbers).rstrip() + "  iteration"]
+    made = [f"{'iteration':>{gutter}} " + "".join(numbers).rstrip()]
     if slow.any():
         row = ["━" if there else " " for there in slow]
         made.append(_row("slow", "".join(row), gutter, RED, paint))
