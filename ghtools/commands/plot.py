@@ -14,7 +14,6 @@ import typer
 from ghtools.commands._cli import Files, Input, Page, Voice, command
 from ghtools.stream.errors import Exit, GhError
 
-
 PAGE = Page(
     reads="head job comm calls iters change",
     exits="0 2 3 4",

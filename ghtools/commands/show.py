@@ -12,7 +12,6 @@ import typer
 from ghtools.commands._cli import Files, Input, Page, Voice, command
 from ghtools.stream.errors import Exit, GhError
 
-
 PAGE = Page(
     reads="head end job comm calls iters period change suspect gemm link finding alert sample",
     overhead="About 300,000 rows a second with --json. Memory does not grow with the stream.",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def lines(data: PlotData, columns: int, rows: int, *, log: bool = False, colour:
     """The picture as text lines of at most `columns` characters; the plot itself has `rows` of them."""
     paint = _Paint(colour)
     head, said = title(data)
-    out = [paint(BOLD, head[:columns]), said[:columns]]
+    out = [paint(BOLD, head[:columns]), *wrap(said, columns)]
     if not data.iterations:
         return [*out, "no iterations in this stream"]
     _, low, high = data.lines()
