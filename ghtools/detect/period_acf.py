@@ -31,8 +31,7 @@ def smallest_lag(h: U64, threshold: float = THRESHOLD) -> int:
     h = h[-WINDOW:]
     n = len(h)
     for k in range(1, n // 2 + 1):
-        head = h[:SAMPLE] == h[k : k + SAMPLE]
-        if len(head) == SAMPLE and head.mean() < threshold - 0.2:
+        if n - k > SAMPLE and (h[:SAMPLE] == h[k : k + SAMPLE]).mean() < threshold - 0.2:
             continue
         if (h[:-k] == h[k:]).mean() >= threshold:
             return k

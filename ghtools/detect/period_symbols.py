@@ -7,18 +7,23 @@ the same calls in a different order (overlapped buckets, calls from several thre
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ghtools.job.native import lib
 from ghtools.stream.records import FLAG_EXEC, OP_CODE, OPS, Calls
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
 _K1, _K2, _K3 = (np.uint64(k) for k in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _S31, _S29 = np.uint64(31), np.uint64(29)
+
+lib.gh_period_symbols.argtypes = [ctypes.c_size_t, *[ctypes.c_void_p] * 7]
+lib.gh_period_symbols.restype = None
 
 REDUCING = frozenset(OP_CODE[o] for o in ("all_reduce", "reduce_scatter", "reduce"))
 SCALAR_BYTES = 128  # at most 16 numbers: a loss, a norm, a flag
@@ -97,21 +102,36 @@ def columns_of(calls: Calls, last: tuple[int, int], sizeless: U64) -> tuple[Colu
         last = max(last[0], int(seq[-1])), behind
     else:
         last = last[0], last[1] + behind
-    op = calls.op[where]
-    comm = np.asarray(calls.comm[where], np.uint64)
-    size = np.asarray(calls.bytes[where], np.int64)
+    op, comm, size = calls.op[where], calls.comm[where], calls.bytes[where]
+    family, h = symbols(op, calls.dtype[where], calls.peer[where], comm, size)
+    c = Columns(np.asarray(calls.t_ns, np.int64)[where], seq, family, h, op, comm, size, broken)
+    if len(sizeless):
+        c = resize(c, sizeless)
+    return c, last
+
+
+def symbols(op: Any, dtype: Any, peer: Any, comm: Any, size: Any) -> tuple[U64, U64]:
+    """(hash of op, dtype, communicator and peer; hash of these and the size) of each call, by the native library."""
+    n = len(op)
+    family, h = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    kinds = (np.uint8, np.uint8, np.int32, np.uint64, np.int64)
+    columns = [np.ascontiguousarray(x, k) for x, k in zip((op, dtype, peer, comm, size), kinds, strict=True)]
+    lib.gh_period_symbols(n, *(x.ctypes.data for x in columns), family.ctypes.data, h.ctypes.data)
+    return family, h
+
+
+def symbols_plain(op: Any, dtype: Any, peer: Any, comm: Any, size: Any) -> tuple[U64, U64]:
+    """The same by numpy alone; what csrc/native/period.c is compared with."""
     small = op.astype(np.uint64)
-    small |= calls.dtype[where].astype(np.uint64) << np.uint64(8)
-    small |= calls.peer[where].astype(np.uint32).astype(np.uint64) << np.uint64(16)
+    small |= dtype.astype(np.uint64) << np.uint64(8)
+    small |= peer.astype(np.uint32).astype(np.uint64) << np.uint64(16)
     small *= _K1
-    small += comm
+    small += comm.astype(np.uint64)
     family = _mix(small)
     h = size.astype(np.uint64)
-    if len(sizeless):
-        h[np.isin(family, sizeless)] = np.uint64((1 << 64) - 1)
     h *= _K1
     h += family
-    return Columns(np.asarray(calls.t_ns, np.int64)[where], seq, family, _mix(h), op, comm, size, broken), last
+    return family, _mix(h)
 
 
 def varied_families(c: Columns, known: U64) -> U64:

@@ -24,12 +24,14 @@ from ghtools.stream.records import FLAG_EXEC, Calls, Iters, Period
 
 BUFFER_CALLS = 1 << 18  # calls kept while searching: 8 iterations of 32,768 calls
 GROWTH = 1.25  # of the buffer between two attempts
+FIRST_LOOK, STRIDE = 512, 2  # calls looked at first in a large batch, and how many times more at each next look
 REARM_PIECES, REARM_SAME = 4, 3  # odd pieces in a row (any, alike) after which the pattern has changed
 REARM_CALLS = 8  # ordinary iterations' worth of calls without one
 ADOPT_LEAST = 0.3  # of the calls of an iteration: a shorter piece is not taken for a new iteration at once
 CONTEXT = LONG_ORDERS[-1] - 1  # calls before the buffer that a token may reach back to
 AUDIT_ODD = 0.15  # of all calls in odd pieces: the pattern may be a part of the real one
 AUDIT_PIECES = 64  # over about so many
+AUDIT_CALLS = 1 << 15  # kept for the looks of AUDIT_AT
 AUDIT_AT = (16, 32, 64, 128)  # pieces after the pattern was found at which it is looked at again
 
 Out = list[Iters | Period]
@@ -60,7 +62,7 @@ class Tracker:
         self._last = (-1, 0)
         self._parts: list[Columns] = []
         self._n = 0
-        self._try_at = 8
+        self._try_at, self._looked = 8, 0  # calls in the buffer: at the next attempt, at the last one
         self._context = np.empty(0, np.uint64)  # hashes of the calls before the buffer
         self._aligned = False  # the buffer begins where an iteration does
         self._sizeless = np.empty(0, np.uint64)
@@ -110,12 +112,19 @@ class Tracker:
         if self.old is not None and self._returned(c, self.old):
             self.pattern, self.old = self.old, None
             return [self._period("found", c), *self._advance(final)]
-        more = varied_families(c, self._sizeless)
-        if len(more):
-            self._sizeless = np.concatenate([self._sizeless, more])
-            c = resize(c, self._sizeless)
-            self._parts = [c]
-        choice = self.chooser(c, final, REARM_PIECES if self.old else 0, bool(self.old and self.old.reduces))
+        while True:  # a large batch is looked at as if it had come in small ones
+            n = self._n if final else min(self._n, max(FIRST_LOOK, STRIDE * self._looked))
+            self._looked = n
+            more = varied_families(c.cut(0, n), self._sizeless)
+            if len(more):
+                self._sizeless = np.concatenate([self._sizeless, more])
+                c = resize(c, self._sizeless)
+                self._parts = [c]
+            choice = self.chooser(
+                c.cut(0, n), final, REARM_PIECES if self.old else 0, bool(self.old and self.old.reduces)
+            )
+            if n == self._n or (choice.state == "found" and self._plausible(c.cut(0, n), choice)):
+                break
         if choice.state != "found" and self.bounds is not None and (told := by_ranks(c, self.bounds(), final)):
             told.candidates = choice.candidates
             choice = told
@@ -125,7 +134,7 @@ class Tracker:
             return self._found(c, choice, final)
         if self._n > BUFFER_CALLS:
             self._drop(self._n - BUFFER_CALLS // 2)
-            self._try_at = int(self._n * GROWTH)
+            self._try_at, self._looked = int(self._n * GROWTH), self._n
         if self._said_unknown or not (choice.state == "unknown" or (final and self.numbering.emitted == 0)):
             return []
         self._said_unknown = True
@@ -265,7 +274,7 @@ class Tracker:
                 self._aligned = False
             return []
         self.old, self.pattern = p, None
-        self._aligned = False
+        self._aligned, self._looked = False, 0
         return [self._period("rearm", self._buffer()), *self._search(False)]
 
     # auditing: a pattern that leaves many calls outside may be a part of the real one
@@ -291,18 +300,19 @@ class Tracker:
         if self._odd < AUDIT_ODD * self._seen and not early:
             self._kept, self._kept_n, self._kept_try = [], 0, 8 * p.calls
             return None
-        if early and not self._kept_try:
-            self._kept_try = self._checks[0] * p.calls
         self._kept.append(c.copy())
         self._kept_n += len(c)
-        if self._kept_n > BUFFER_CALLS:
-            self._kept, self._kept_n, self._checks = [], 0, []
-        if self._kept_n < self._kept_try or not self._kept:
+        due = [n for n in self._checks if n * p.calls <= self._kept_n]
+        if early and due and due[-1] * p.calls <= AUDIT_CALLS:
+            self._checks = self._checks[len(due) :]
+        elif early or self._kept_n < self._kept_try:
+            if self._kept_n > (AUDIT_CALLS if early else BUFFER_CALLS):
+                self._kept, self._kept_n, self._checks = [], 0, []
             return None
-        self._checks = self._checks[1:]
-        self._kept_try = max(8 * p.calls, int(1.5 * self._kept_n), self._checks[0] * p.calls if self._checks else 0)
+        self._kept_try = int(1.5 * self._kept_n)
         self._kept = [join(self._kept)]
-        choice = self.chooser(self._kept[0], False, REARM_PIECES, p.reduces)
+        look = self._kept[0].cut(0, due[-1] * p.calls) if due else self._kept[0]
+        choice = self.chooser(look, False, REARM_PIECES, p.reduces)
         if choice.state != "found" or choice.level is None or choice.level.calls * choice.every <= p.calls:
             return None
         self.choice = choice
