@@ -32,7 +32,7 @@ from .plain_pickle import loads
 from .stalled import Dump, Group, Pending, judge
 
 NAME = "flight-recorder"
-DOC = "dumps of PyTorch's flight recorder (pickle or JSON), one file a rank: last calls, who keeps a stalled job; not slow"
+DOC = "dumps of PyTorch's flight recorder, pickle or JSON, one file a rank: last calls, and who keeps a stalled job"
 
 MAX_FILE_BYTES = 256 << 20
 _OUTPUT = (OP_CODE["reduce_scatter"], OP_CODE["scatter"], OP_CODE["recv"])

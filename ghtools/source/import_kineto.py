@@ -39,7 +39,7 @@ SAY_BYTES = 1 << 29
 def looks_like(first: bytes) -> bool:
     """Whether this begins as a Chrome trace that Kineto wrote."""
     return first.lstrip()[:1] == b"{" and bool(
-        re.search(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:', first)
+        re.search(rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:', first)
     )
 
 

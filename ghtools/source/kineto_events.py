@@ -47,10 +47,10 @@ class Events:
         self.sizeless_annotated, self.sizeless_gloo = array("i"), array("i")
         self.kernels_tell = False  # kernels carry their collective: launches need not be read
         self.odd = 0  # events without the fields they should have
-        self.streams: set[int] = set()  # that unmatched kernels ran on
+        self.streams: set[int] = set()  # that kernels without metadata ran on
         self._named_span, self._annotated_span = (array("q"), array("i")), (array("q"), array("i"))
         self._launch = (array("q"), array("q"), array("i"))  # correlation, time, thread
-        self._bare = (array("i"), array("q"), array("i"))  # run without metadata: row, correlation, stream
+        self._bare = array("i"), array("q")  # run without metadata: row, correlation
         self._threads: dict[object, int] = {}
         self._decode = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse).decode
 
@@ -150,8 +150,9 @@ class Events:
         self.runs.add(t_ns, dur_ns, op, 0, 0, flags=FLAG_EXEC | UNKNOWN)
         if not isinstance(correlation, int) or not 0 <= correlation < 1 << 62:
             correlation = -1
-        for column, value in zip(self._bare, (row, correlation, _small(stream)), strict=True):
-            column.append(value)
+        self._bare[0].append(row)
+        self._bare[1].append(correlation)
+        self.streams.add(_small(stream))
 
     def _param_comms(self, t_ns: int, dur_ns: int, event: dict[str, Any], args: dict[str, Any]) -> None:
         meta = self._meta(args)
@@ -190,7 +191,7 @@ class Events:
         """Give kernels without metadata that of the call around their launch; `seq` numbers the rows of `calls`."""
         calls = self.calls()
         end, thread = self._named_span if calls is self.named else self._annotated_span
-        rows, correlation, streams = (np.array(column, np.int64) for column in self._bare)
+        rows, correlation = (np.array(column, np.int64) for column in self._bare)
         launched, launch_t, launch_thread = (np.array(column, np.int64) for column in self._launch)
         if len(rows) and len(launched) and len(calls):
             by = np.argsort(launched, kind="stable")
@@ -208,9 +209,6 @@ class Events:
                 inside[inside] = ended[of_t[before[inside]]] >= when[inside]
                 for run, call in zip(rows[mine[inside]].tolist(), of_t[before[inside]].tolist(), strict=True):
                     self._copy(calls, call, run, int(seq[call]))
-        for run, stream in zip(rows.tolist(), streams.tolist(), strict=True):
-            if self.runs.group[run] < 0:
-                self.streams.add(stream)
 
     def _copy(self, calls: CallTable, call: int, run: int, seq: int) -> None:
         runs = self.runs

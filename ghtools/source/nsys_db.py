@@ -22,6 +22,7 @@ from .call_table import MAX_NS
 from .importers import File
 
 MAX_CELL_BYTES = 64 << 20
+_LIMIT_LENGTH = 0  # SQLITE_LIMIT_LENGTH: bytes of a row or a text
 MAGIC = b"SQLite format 3\x00"
 KERNELS, RUNTIME, NVTX, STRINGS = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -57,8 +58,8 @@ def opened(file: File) -> Iterator[sqlite3.Connection]:
             database = sqlite3.connect(where, uri=True)
             try:
                 database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-                if hasattr(database, "setlimit"):  # Python 3.11: no cell may be larger than that
-                    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
+                if limit := getattr(database, "setlimit", None):  # Python 3.11
+                    limit(_LIMIT_LENGTH, MAX_CELL_BYTES)
                 database.execute("PRAGMA trusted_schema = OFF")
                 database.execute("PRAGMA cell_size_check = ON")
                 yield database
