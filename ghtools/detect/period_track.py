@@ -62,6 +62,7 @@ class Tracker:
         self._last = (-1, 0)
         self._parts: list[Columns] = []
         self._n = 0
+        self._fed, self._found_at = 0, -1  # calls ever fed: now, when the pattern was last found
         self._try_at, self._looked = 8, 0  # calls in the buffer: at the next attempt, at the last one
         self._context = np.empty(0, np.uint64)  # hashes of the calls before the buffer
         self._aligned = False  # the buffer begins where an iteration does
@@ -88,6 +89,7 @@ class Tracker:
             self.numbering.from_start = int(c.seq[0]) == 0
         self._parts.append(c)
         self._n += len(c)
+        self._fed += len(c)
         return out + self._work(final=False)
 
     def flush(self) -> Out:
@@ -142,6 +144,7 @@ class Tracker:
 
     def _found(self, c: Columns, choice: Choice, final: bool) -> Out:
         p = self.pattern = pattern_of(c, choice, self.names)
+        self._found_at = self._fed
         begin = choice.window if self.old is not None else 0
         if p.every > 1:
             at = p.cut(c, self._context)
@@ -266,7 +269,7 @@ class Tracker:
 
     def _changed(self, odd: int, p: Pattern, final: bool) -> Out:
         """Re-arm if what follows the last ordinary iteration is no passing extra."""
-        if final or p.any_piece:
+        if final or p.any_piece or self._fed == self._found_at:
             return []
         if self._n <= REARM_CALLS * p.calls + 64 and odd < REARM_PIECES:
             if self._n > BUFFER_CALLS:
