@@ -11,6 +11,7 @@
 /* The kernel works on 16 floats at a time whatever the CPU has: GCC and Clang split these vectors as needed. */
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef int32_t vi_mem __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float vf_mem __attribute__((vector_size(64), aligned(4), may_alias));
 
 #define WIDE 16
@@ -18,14 +19,16 @@ typedef float vf_mem __attribute__((vector_size(64), aligned(4), may_alias));
 #define YOUNG_BLOCKS (GH_YOUNG / WIDE)
 _Static_assert(GH_YOUNG % WIDE == 0 && GH_OLD % WIDE == 0 && GH_OLD == WIDE, "lanes must fill whole blocks");
 
-#define NOTHING (-1e6f)      /* log weight of an empty lane */
-#define DROP_BELOW (-18.0f)  /* a hypothesis that grows old with less log weight than this is let go (1.5e-8) */
+#define FLOOR 1e-18f /* the least weight of a hypothesis: it can come back, and no product is subnormal */
+#define LEAST_EXP (-43.0f)
+#define WORTH 1e-4f /* a hypothesis that grows old with less weight than this is only added to another */
 #define ALWAYS static inline __attribute__((always_inline))
 
 ALWAYS vf load(const float *from) { return (vf) * (const vf_mem *)from; }
 ALWAYS void store(float *to, vf v) { *(vf_mem *)to = (vf_mem)v; }
 ALWAYS vf splat(float x) { return x - (vf){0}; }
 #define PICK(mask, yes, no) ((vf)(((vi)(yes) & (mask)) | ((vi)(no) & ~(mask))))
+#define MAX(a, b) PICK((a) > (b), a, b)
 
 /* Natural logarithm of positive normal floats, to 2 ulp or so: m in [sqrt(1/2), sqrt(2)), log m by the
  * series of atanh in s = (m - 1) / (m + 1), |s| < 0.172. */
@@ -44,10 +47,9 @@ ALWAYS vf log_of(vf x) {
     return ef * 0.693359375f + (p + ef * -2.12194440e-4f);
 }
 
-/* e to the x for x <= 0; zero below -87. */
+/* e to the x for x <= 0, never less than e to the LEAST_EXP. */
 ALWAYS vf exp_of(vf x) {
-    vi tiny = x < -87.0f;
-    x = PICK(tiny, splat(-87.0f), x);
+    x = MAX(x, splat(LEAST_EXP));
     vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
     vf f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     vf p = 1.3888889e-3f + f * 1.9841270e-4f;
@@ -57,48 +59,66 @@ ALWAYS vf exp_of(vf x) {
     p = 0.5f + f * p;
     p = 1.0f + f * (1.0f + f * p);
     vi scale = (__builtin_convertvector(n, vi) + 127) << 23;
-    return PICK(tiny, (vf){0}, p * (vf)scale);
+    return p * (vf)scale;
 }
 
-ALWAYS float sum_of(const vf *v) {
-    float a[WIDE];
-    memcpy(a, v, sizeof a);
-    for (int half = WIDE / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            a[i] += a[i + half];
-    return a[0];
+/* Lanes rotated by `by`, for reductions. */
+#if defined(__clang__)
+#define ROTATED(v, by)                                                                                              \
+    __builtin_shufflevector(v, v, (by), (by) + 1, (by) + 2, (by) + 3, (by) + 4, (by) + 5, (by) + 6, (by) + 7,       \
+                            ((by) + 8) % 16, ((by) + 9) % 16, ((by) + 10) % 16, ((by) + 11) % 16, ((by) + 12) % 16, \
+                            ((by) + 13) % 16, ((by) + 14) % 16, ((by) + 15) % 16)
+#else
+#define ROTATED(v, by) __builtin_shuffle(v, (COUNT + (by)) & (WIDE - 1))
+#endif
+#define COUNT ((vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+
+/* Sum and maximum of the lanes, in every lane. */
+ALWAYS vf sum_of(vf v) {
+    v += ROTATED(v, 8);
+    v += ROTATED(v, 4);
+    v += ROTATED(v, 2);
+    return v + ROTATED(v, 1);
 }
 
-ALWAYS float max_of(const vf *v) {
-    float a[WIDE];
-    memcpy(a, v, sizeof a);
-    for (int half = WIDE / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            a[i] = a[i] > a[i + half] ? a[i] : a[i + half];
-    return a[0];
+ALWAYS vf max_of(vf v) {
+    v = MAX(v, ROTATED(v, 8));
+    v = MAX(v, ROTATED(v, 4));
+    v = MAX(v, ROTATED(v, 2));
+    return MAX(v, ROTATED(v, 1));
 }
 
-/* Give the lane `head` to a new hypothesis; the one that leaves the ring is kept if it outweighs the
- * lightest old one. */
-ALWAYS void birth(const struct gh_bocd_model *model, struct gh_bocd *state) {
-    int head = state->head;
-    if (state->log_w[head] > DROP_BELOW) {
-        int least = GH_YOUNG;
-        for (int lane = GH_YOUNG + 1; lane < GH_LANES; lane++)
-            if (state->log_w[lane] < state->log_w[least])
-                least = lane;
-        if (state->log_w[head] > state->log_w[least]) {
-            state->log_w[least] = state->log_w[head];
-            state->mu[least] = state->mu[head];
-            state->beta[least] = state->beta[head];
-            state->log_beta[least] = state->log_beta[head];
-            state->old_n[least - GH_YOUNG] = GH_YOUNG;
-        }
+/*
+ * A hypothesis that matters leaves the ring. It takes the place of the lightest old one if it is heavier;
+ * whichever has to go leaves its weight to the one nearest in age, so that the mass of all old runs stays.
+ */
+static void grow_old(struct gh_bocd *state, int head) {
+    float *w = state->w + GH_YOUNG, gone = state->w[head];
+    int least = 0, near = 0, n = GH_YOUNG, gap = 2 * GH_MEMORY;
+    for (int i = 1; i < GH_OLD; i++)
+        if (w[i] < w[least])
+            least = i;
+    if (gone > w[least]) {
+        float heavier = gone;
+        gone = w[least];
+        n = state->old_n[least];
+        w[least] = heavier;
+        state->mu[GH_YOUNG + least] = state->mu[head];
+        state->beta[GH_YOUNG + least] = state->beta[head];
+        state->log_beta[GH_YOUNG + least] = state->log_beta[head];
+        state->old_n[least] = GH_YOUNG;
     }
-    state->log_w[head] = model->log_hazard - model->log_stay; /* log_stay is added to every lane below */
-    state->mu[head] = (float)model->mu0;
-    state->beta[head] = (float)model->beta0;
-    state->log_beta[head] = logf((float)model->beta0);
+    for (int i = 0; i < GH_OLD; i++) {
+        int off = state->old_n[i] > n ? state->old_n[i] - n : n - state->old_n[i];
+        if (w[i] > 0 && off < gap) {
+            gap = off;
+            near = i;
+        }
+        if (w[i] > w[state->keeper])
+            state->keeper = i;
+    }
+    w[near] += gone;
+    state->w[head] = 0;
 }
 
 /*
@@ -107,59 +127,75 @@ ALWAYS void birth(const struct gh_bocd_model *model, struct gh_bocd *state) {
  * norm(n) - log(beta') / 2 - alpha (log beta' - log beta): one logarithm and one exponential a lane.
  */
 ALWAYS struct gh_mass step(const struct gh_bocd_model *model, struct gh_bocd *state, float x) {
-    birth(model, state);
-    int rotation = GH_YOUNG - 1 - state->head; /* lane `head` has n = 0 now, the lane before it n = 1, ... */
-    float old_norm[GH_OLD], old_alpha[GH_OLD], old_in_beta[GH_OLD], old_in_mu[GH_OLD];
-    for (int i = 0; i < GH_OLD; i++) {
-        int n = state->old_n[i];
-        old_norm[i] = model->norm[n];
-        old_alpha[i] = model->alpha[n];
-        old_in_beta[i] = model->in_beta[n];
-        old_in_mu[i] = model->in_mu[n];
+    int head = state->head;
+    float heir = state->w[head];
+    if (heir > WORTH || state->w[GH_YOUNG + state->keeper] <= 0) {
+        grow_old(state, head);
+        heir = 0;
     }
-    vf log_w[BLOCKS], top = splat(NOTHING);
+    int rotation = GH_YOUNG - 1 - head; /* lane `head` has n = 0 now, the lane before it n = 1, ... */
+    vf w[BLOCKS], score[BLOCKS], top = splat(-1e30f);
     for (int b = 0; b < BLOCKS; b++) {
-        int lane = b * WIDE, young = b < YOUNG_BLOCKS, at = rotation + lane;
-        vf norm = load(young ? model->ring_norm + at : old_norm);
-        vf alpha = load(young ? model->ring_alpha + at : old_alpha);
-        vf in_beta = load(young ? model->ring_in_beta + at : old_in_beta);
-        vf in_mu = load(young ? model->ring_in_mu + at : old_in_mu);
-        vf mu = load(state->mu + lane), log_beta = load(state->log_beta + lane);
+        int lane = b * WIDE, at = rotation + lane;
+        w[b] = load(state->w + lane) * model->stay;
+        vf norm, alpha, in_beta, in_mu;
+        vf mu = load(state->mu + lane);
+        vf beta = load(state->beta + lane), log_beta = load(state->log_beta + lane);
+        if (b < YOUNG_BLOCKS) {
+            norm = load(model->ring_norm + at);
+            alpha = load(model->ring_alpha + at);
+            in_beta = load(model->ring_in_beta + at);
+            in_mu = load(model->ring_in_mu + at);
+            vi is_new = COUNT + lane == head - (vi){0};
+            w[b] = PICK(is_new, splat((float)model->hazard), w[b]);
+            mu = PICK(is_new, splat(model->prior_mu), mu);
+            beta = PICK(is_new, splat(model->prior_beta), beta);
+            log_beta = PICK(is_new, splat(model->prior_log_beta), log_beta);
+        } else {
+            /* n differs from lane to lane, but is large: Stirling's series for the ratio of the gammas. */
+            vi count = *(const vi_mem *)state->old_n;
+            vf n = __builtin_convertvector(count, vf);
+            vf kappa = n + model->prior_kappa;
+            alpha = n * 0.5f + model->prior_alpha;
+            in_mu = 1.0f / (kappa + 1.0f);
+            in_beta = 0.5f * kappa * in_mu;
+            vf per_alpha = 1.0f / alpha;
+            norm = 0.5f * log_of(alpha * kappa * in_mu * 0.15915494f) - per_alpha * (0.125f - per_alpha * per_alpha * 5.2083333e-3f);
+            w[b] += PICK(COUNT == state->keeper - (vi){0}, splat(heir), (vf){0});
+            *(vi_mem *)state->old_n = (vi_mem)(count - (count < GH_MEMORY));
+        }
         vf off = x - mu;
-        vf beta = load(state->beta + lane) + in_beta * (off * off);
-        vf log_beta_new = log_of(beta);
-        vf l = load(state->log_w + lane) + model->log_stay + norm - 0.5f * log_beta_new
-               - alpha * (log_beta_new - log_beta);
-        log_w[b] = PICK(l > NOTHING, l, splat(NOTHING));
-        top = PICK(log_w[b] > top, log_w[b], top);
+        vf beta_new = beta + in_beta * (off * off);
+        vf log_beta_new = log_of(beta_new);
+        score[b] = norm - 0.5f * log_beta_new - alpha * (log_beta_new - log_beta);
+        top = MAX(PICK(w[b] > 0, score[b], top), top);
+        if (b >= YOUNG_BLOCKS) {
+            /* A run of GH_MEMORY values or more stays that long: it forgets at that rate. */
+            vi full = alpha >= model->full_alpha;
+            beta_new = PICK(full, beta_new * model->forget, beta_new);
+            log_beta_new = PICK(full, log_beta_new + model->log_forget, log_beta_new);
+        }
         store(state->mu + lane, mu + off * in_mu);
-        store(state->beta + lane, beta);
+        store(state->beta + lane, beta_new);
         store(state->log_beta + lane, log_beta_new);
     }
-    /* A run of GH_MEMORY values or more stays that long: it forgets at that rate. */
-    for (int i = 0; i < GH_OLD; i++) {
-        int full = state->old_n[i] >= GH_MEMORY;
-        state->beta[GH_YOUNG + i] *= full ? model->forget : 1.0f;
-        state->log_beta[GH_YOUNG + i] += full ? model->log_forget : 0.0f;
-        state->old_n[i] += !full;
-    }
-    float most = max_of(&top);
+    vf most = max_of(top);
     vf sum = {0}, near = {0}, look = {0};
     for (int b = 0; b < BLOCKS; b++) {
-        vf w = exp_of(log_w[b] - most);
-        sum += w;
+        vf now = w[b] * exp_of(score[b] - most);
+        w[b] = PICK(w[b] > 0, MAX(now, splat(FLOOR)), w[b]);
+        sum += w[b];
         if (b < YOUNG_BLOCKS) {
-            near += w * load(model->ring_near + rotation + b * WIDE);
-            look += w * load(model->ring_look + rotation + b * WIDE);
+            near += w[b] * load(model->ring_near + rotation + b * WIDE);
+            look += w[b] * load(model->ring_look + rotation + b * WIDE);
         }
     }
-    float total = sum_of(&sum);
-    float norm = most + log_of(splat(total))[0];
+    vf per_total = 1.0f / sum_of(sum);
     for (int b = 0; b < BLOCKS; b++)
-        store(state->log_w + b * WIDE, log_w[b] - norm);
-    state->head = (state->head + 1) % GH_YOUNG;
-    float stay = (float)(1 - model->hazard) / total; /* the rest, exactly the hazard, is at r = 0 */
-    return (struct gh_mass){stay * sum_of(&near), stay * sum_of(&look)};
+        store(state->w + b * WIDE, w[b] * per_total);
+    state->head = (head + 1) % GH_YOUNG;
+    float stay = model->stay * per_total[0]; /* the rest, exactly the hazard, is at r = 0 */
+    return (struct gh_mass){stay * sum_of(near)[0], stay * sum_of(look)[0]};
 }
 
 static struct gh_mass step_plain(const struct gh_bocd_model *model, struct gh_bocd *state, float x) {
@@ -193,7 +229,6 @@ gh_bocd_step_fn *gh_bocd_best(void) {
 void gh_bocd_begin(struct gh_bocd *state) {
     memset(state, 0, sizeof *state);
     for (int lane = 0; lane < GH_LANES; lane++) {
-        state->log_w[lane] = NOTHING;
         state->beta[lane] = 1.0f;
     }
     for (int i = 0; i < GH_OLD; i++)
@@ -202,9 +237,9 @@ void gh_bocd_begin(struct gh_bocd *state) {
 
 int gh_bocd_mode(const struct gh_bocd *state) {
     int best = 5;
-    float most = -INFINITY;
+    float most = -1;
     for (int r = 5; r <= GH_YOUNG; r++) {
-        float w = state->log_w[(state->head - r + 2 * GH_YOUNG) % GH_YOUNG];
+        float w = state->w[(state->head - r + 2 * GH_YOUNG) % GH_YOUNG];
         if (w > most) {
             most = w;
             best = r;
@@ -214,24 +249,23 @@ int gh_bocd_mode(const struct gh_bocd *state) {
 }
 
 void gh_bocd_prepare(struct gh_bocd_model *model) {
-    model->log_hazard = (float)log(model->hazard);
-    model->log_stay = (float)log1p(-model->hazard);
-    for (int n = 0; n <= GH_MEMORY; n++) {
-        double kappa = model->kappa0 + n, alpha = model->alpha0 + 0.5 * n;
-        model->norm[n] = (float)(lgamma(alpha + 0.5) - lgamma(alpha) - 0.5 * log(2 * M_PI * (kappa + 1) / kappa));
-        model->alpha[n] = (float)alpha;
-        model->in_beta[n] = (float)(0.5 * kappa / (kappa + 1));
-        model->in_mu[n] = (float)(1 / (kappa + 1));
-    }
+    model->stay = (float)(1 - model->hazard);
+    model->prior_mu = (float)model->mu0;
+    model->prior_kappa = (float)model->kappa0;
+    model->prior_alpha = (float)model->alpha0;
+    model->prior_beta = (float)model->beta0;
+    model->prior_log_beta = (float)log(model->beta0);
+    model->full_alpha = (float)(model->alpha0 + 0.5 * GH_MEMORY);
     double full = model->alpha0 + 0.5 * GH_MEMORY;
     model->forget = (float)(full / (full + 0.5));
     model->log_forget = (float)log(full / (full + 0.5));
     for (int j = 0; j < 2 * GH_YOUNG; j++) {
         int n = (2 * GH_YOUNG - 1 - j) % GH_YOUNG, r = n + 1;
-        model->ring_norm[j] = model->norm[n];
-        model->ring_alpha[j] = model->alpha[n];
-        model->ring_in_beta[j] = model->in_beta[n];
-        model->ring_in_mu[j] = model->in_mu[n];
+        double kappa = model->kappa0 + n, alpha = model->alpha0 + 0.5 * n;
+        model->ring_norm[j] = (float)(lgamma(alpha + 0.5) - lgamma(alpha) - 0.5 * log(2 * M_PI * (kappa + 1) / kappa));
+        model->ring_alpha[j] = (float)alpha;
+        model->ring_in_beta[j] = (float)(0.5 * kappa / (kappa + 1));
+        model->ring_in_mu[j] = (float)(1 / (kappa + 1));
         model->ring_near[j] = r >= 2 && r <= 4;
         model->ring_look[j] = r >= 5;
     }

@@ -15,21 +15,21 @@ enum { GH_YOUNG = 32, GH_OLD = 16, GH_LANES = GH_YOUNG + GH_OLD, GH_MEMORY = 96 
 /* Prior and hazard, and what follows from them by run length. Read only after gh_bocd_prepare. */
 struct gh_bocd_model {
     double hazard, mu0, kappa0, alpha0, beta0; /* normal-inverse-gamma prior, in standardised units */
-    float log_hazard, log_stay;                /* log H, log(1 - H) */
-    float forget, log_forget;                  /* what keeps beta in step once a run is GH_MEMORY long */
-    /* By n = values already in the run: the constant of the predictive density, alpha, and the weights of
-     * a new value in beta and mu. */
-    float norm[GH_MEMORY + 1], alpha[GH_MEMORY + 1], in_beta[GH_MEMORY + 1], in_mu[GH_MEMORY + 1];
-    /* The same for the ring, laid out so that the lanes of any rotation are contiguous. */
+    float stay; /* 1 - hazard */
+    float prior_mu, prior_kappa, prior_alpha, prior_beta, prior_log_beta, full_alpha;
+    float forget, log_forget; /* what keeps beta in step once a run is GH_MEMORY long */
+    /* By n = values already in the run: the constant of the predictive density, alpha, and the weights of a
+     * new value in beta and mu; laid out so that the lanes of any rotation of the ring are contiguous. */
     float ring_norm[2 * GH_YOUNG], ring_alpha[2 * GH_YOUNG], ring_in_beta[2 * GH_YOUNG], ring_in_mu[2 * GH_YOUNG];
     float ring_near[2 * GH_YOUNG], ring_look[2 * GH_YOUNG]; /* 1 where r is in that look-back window, else 0 */
 };
 
 /* State of one series. All zero is not valid: gh_bocd_begin first. */
 struct gh_bocd {
-    float log_w[GH_LANES], mu[GH_LANES], beta[GH_LANES], log_beta[GH_LANES];
+    float w[GH_LANES], mu[GH_LANES], beta[GH_LANES], log_beta[GH_LANES]; /* w sums to 1; 0 = no hypothesis */
     int32_t old_n[GH_OLD]; /* values in the run of an old lane, at most GH_MEMORY */
     int32_t head;          /* lane that the next birth takes */
+    int32_t keeper;        /* the old lane that is given what is too light to keep */
 };
 
 /* Posterior mass after a value: near is P(2 <= r <= 4), look is P(5 <= r <= 32). P(r = 0) is the hazard, always. */

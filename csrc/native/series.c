@@ -178,7 +178,7 @@ void gh_series_replay(const struct gh_bocd_model *model, struct gh_series *s, in
 /* Can a state that was read from a file be used? Whatever its numbers are, no index may leave its array. */
 int gh_series_sound(const struct gh_series *s) {
     int ok = s->count >= 0 && s->n_filter >= 0 && s->n_filter <= 2 && s->back_run >= 0 && s->bocd.head >= 0
-             && s->bocd.head < GH_YOUNG;
+             && s->bocd.head < GH_YOUNG && s->bocd.keeper >= 0 && s->bocd.keeper < GH_OLD;
     for (int i = 0; i < GH_OLD; i++)
         ok &= s->bocd.old_n[i] >= 0 && s->bocd.old_n[i] <= GH_MEMORY;
     return ok;
@@ -194,9 +194,9 @@ void gh_bocd_posterior(const struct gh_series *s, double hazard, float *out) {
     double stay = 1 - hazard, old = 0;
     out[0] = (float)hazard;
     for (int r = 1; r <= GH_YOUNG; r++)
-        out[r] = (float)(stay * exp(s->bocd.log_w[(s->bocd.head - r + 2 * GH_YOUNG) % GH_YOUNG]));
+        out[r] = (float)(stay * (double)s->bocd.w[(s->bocd.head - r + 2 * GH_YOUNG) % GH_YOUNG]);
     for (int i = 0; i < GH_OLD; i++)
-        old += stay * exp(s->bocd.log_w[GH_YOUNG + i]);
+        old += stay * (double)s->bocd.w[GH_YOUNG + i];
     out[GH_YOUNG + 1] = (float)old;
 }
 

@@ -75,19 +75,19 @@ def _at(fields: list[tuple[str, str, int]]) -> np.dtype[Any]:
 LIVE_DTYPE = _at(
     [
         ("written", "<u8", 0),
-        ("calls", "<u8", 64),
-        ("dropped", "<u8", 128),
-        ("unmatched", "<u8", 136),
-        ("control_epoch", "<u8", 144),
-        ("ended_ns", "<i8", 152),
-        ("ended", "<u4", 160),
-        ("tracking", "<u4", 164),
-        ("profiling", "<u4", 168),
-        ("backends", "<u4", 172),
-        ("comm_count", "<u4", 192),
-        ("comm_lost", "<u4", 196),
-        ("gloo_path", "S256", 256),
-        ("nccl_path", "S256", 512),
+        ("calls", "<u8", 8),
+        ("dropped", "<u8", 64),
+        ("unmatched", "<u8", 72),
+        ("control_epoch", "<u8", 80),
+        ("ended_ns", "<i8", 88),
+        ("ended", "<u4", 96),
+        ("tracking", "<u4", 100),
+        ("profiling", "<u4", 104),
+        ("backends", "<u4", 108),
+        ("comm_count", "<u4", 128),
+        ("comm_lost", "<u4", 132),
+        ("gloo_path", "S256", 192),
+        ("nccl_path", "S256", 448),
     ]
 )
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank of a DDP job for bench_slowdown.py: rank 0 prints the mean time of its iterations in ns.
+
+Several buckets and a logged loss, so that an iteration makes about a dozen calls. The mean is over the middle
+80 % of the iterations, which leaves out what the machine did to single ones.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+WARM = 20
+
+
+def main(iterations: int) -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(192, 192) for _ in range(8)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data, took = torch.randn(256, 192), []
+    for _ in range(WARM + iterations):
+        begin = time.perf_counter_ns()
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach())
+        took.append(time.perf_counter_ns() - begin)
+    middle = sorted(took[WARM:])[iterations // 10 : -(iterations // 10)]
+    if dist.get_rank() == 0:
+        print(sum(middle) / len(middle))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FOR BENCHMARKS ONLY: what a hooked call costs more than the bare one, in one run, by alternating blocks.
+ * Built as a program against the test library with NCCL's ABI. Prints one line of the median block: threads,
+ * ns of the bare call, ns of the hooked one.   shim_call THREADS BLOCKS CALLS */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "nccl_calls.h"
+
+typedef int all_reduce(const void *, void *, size_t, int, int, gh_nccl_comm, gh_stream);
+extern all_reduce ncclAllReduce;
+extern int ncclCommInitRank(gh_nccl_comm *, int, gh_nccl_id, int);
+
+static gh_nccl_comm comm;
+static all_reduce *bare;
+static int blocks, calls;
+static pthread_barrier_t together;
+
+static double block(all_reduce *f)
+{
+    struct timespec a, b;
+    pthread_barrier_wait(&together);
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    for (int i = 0; i < calls; i++)
+        f(NULL, NULL, 1024, 7, 0, comm, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    return ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / calls;
+}
+
+static int smaller(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void *work(void *arg)
+{
+    double *result = arg, *without = calloc((size_t)blocks, 8), *with = calloc((size_t)blocks, 8);
+    for (int i = 0; i < blocks; i++) {
+        without[i] = block(bare);
+        with[i] = block(ncclAllReduce);
+    }
+    qsort(without, (size_t)blocks, 8, smaller);
+    qsort(with, (size_t)blocks, 8, smaller);
+    result[0] = without[blocks / 2];
+    result[1] = with[blocks / 2];
+    free(without);
+    free(with);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    int threads = atoi(argv[1]);
+    blocks = atoi(argv[2]);
+    calls = atoi(argv[3]);
+    gh_nccl_id id = {"bench"};
+    ncclCommInitRank(&comm, 2, id, 0);
+    *(void **)&bare = dlsym(RTLD_DEFAULT, "pncclAllReduce");
+    pthread_barrier_init(&together, NULL, (unsigned)threads);
+    pthread_t thread[64];
+    double result[64][2];
+    for (int i = 0; i < threads; i++)
+        pthread_create(&thread[i], NULL, work, result[i]);
+    double without = 0, with = 0;
+    for (int i = 0; i < threads; i++) {
+        pthread_join(thread[i], NULL);
+        without += result[i][0] / threads;
+        with += result[i][1] / threads;
+    }
+    printf("%d %.2f %.2f\n", threads, without, with);
+    return 0;
+}
