@@ -147,11 +147,12 @@ def _chunks(spec: synth.Spec, job: JobSpec, places: list[_Place]) -> Iterator[Re
     restarts = set(spec.restarts)
     begin_ns, incarnation = spec.t0_ns, 0
     count = [0] * spec.ranks  # calls so far in this incarnation
+    told = [0] * spec.ranks  # the seq that comes next if none is lost
     for number, (first, each) in enumerate(_times(spec)):
         if first in restarts:
             incarnation += 1
             begin_ns += synth.RESTART_PAUSE_NS
-            count = [0] * spec.ranks
+            count, told = [0] * spec.ranks, [0] * spec.ranks
             yield _job(spec, job, begin_ns, incarnation)
         shared: np.ndarray[Any, Any] | None = None
         for place in places:
@@ -162,15 +163,14 @@ def _chunks(spec: synth.Spec, job: JobSpec, places: list[_Place]) -> Iterator[Re
             calls.t_ns = np.interp(calls.t_ns, made.starts_ns, shared).astype("<i8")
             place.swap_comms(calls)
             done, count[place.rank] = count[place.rank], count[place.rank] + end
-            lost = 0
             for part in made.batches(MAX_BATCH_CALLS):
                 inside = int(np.searchsorted(part.seq, end))
                 if not inside:
                     break
                 part = _first(part, inside)
-                part.lost = int(part.seq[0]) - lost
-                lost = int(part.seq[-1]) + 1
                 part.seq = part.seq + done
+                part.lost = int(part.seq[0]) - told[place.rank]
+                told[place.rank] = int(part.seq[-1]) + 1
                 yield part
         assert shared is not None
         begin_ns = int(shared[-1])
