@@ -112,6 +112,13 @@ def _product(shape: Any) -> int | None:
     return count
 
 
+def text_of(value: object) -> str:
+    """Text, cut to 256 characters, or a number as text; anything else is empty."""
+    if isinstance(value, int):
+        return str(value) if abs(value) < 1 << 63 else ""
+    return value[:256] if isinstance(value, str) else ""
+
+
 def ranks_of(text: object) -> list[int]:
     """Ranks of "[0, 1, 2]" or of a list; [] where it is shortened ("..."), too long, or none."""
     if isinstance(text, str):

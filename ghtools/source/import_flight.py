@@ -25,7 +25,7 @@ from ghtools.stream.errors import Exit, GhError, InputError
 from ghtools.stream.records import FLAG_ASYNC, FLAG_BYTES_UNKNOWN, OP_CODE, OPS, Comm, Job, Record, Suspect
 
 from .call_table import MAX_NS, CallTable
-from .comm_names import MAX_RANKS, dtype_of, group_id, numel_of, op_of, rank_in_name, ranks_of, size_of
+from .comm_names import MAX_RANKS, dtype_of, group_id, numel_of, op_of, rank_in_name, ranks_of, size_of, text_of
 from .each_file import each_file, read_all
 from .importers import File, Options
 from .plain_pickle import loads
@@ -238,13 +238,13 @@ class _Groups:
         for key, one in config.items() if isinstance(config, dict) else ():
             if isinstance(one, dict):
                 what, members = one.get("desc"), ranks_of(one.get("ranks"))
-                text = str(one.get("name", key))[:256] or "0"  # Gloo leaves the default group's name out
+                text = text_of(one.get("name", key)) or "0"  # Gloo leaves the default group's name out
                 self._config[text] = self._make(text, what[:256] if isinstance(what, str) else "", members)
                 self.world = max(self.world, len(members), *members[-1:])
         self._by_id: dict[str, int] = {}
         for entry in self.entries:
             group, _ = self.of(entry)
-            self._by_id.setdefault(str(entry.get("pg_id"))[:32], group)
+            self._by_id.setdefault(text_of(entry.get("pg_id")), group)
             title = entry.get("profiling_name")
             if isinstance(title, str) and ":" in title:
                 self.backend = title.partition(":")[0][:16]
@@ -261,7 +261,7 @@ class _Groups:
     def of(self, entry: dict[str, Any]) -> tuple[int, int]:
         """Identity of an entry's group, and its number in this dump."""
         told = entry.get("process_group")
-        name, what = (str(entry.get("pg_id"))[:256], "")
+        name, what = (text_of(entry.get("pg_id")), "")
         if isinstance(told, list | tuple) and told and isinstance(told[0], str):
             name = told[0][:256]
             what = told[1][:256] if len(told) > 1 and isinstance(told[1], str) else ""
@@ -281,10 +281,9 @@ class _Groups:
         the two lists are laid side by side: both grow in the order in which groups were made. That is done only
         where they are equally long, names are numbers, and no entry contradicts.
         """
-        if not isinstance(self._status, dict):
-            return {}
-        numbers = {key: self._by_id[str(key)] for key in self._status if str(key) in self._by_id}
-        ids = sorted((key for key in self._status if str(key).isdecimal()), key=lambda key: int(str(key)[:32]))
+        told = {text_of(key): one for key, one in self._status.items()} if isinstance(self._status, dict) else {}
+        numbers = {key: self._by_id[key] for key in told if key in self._by_id}
+        ids = sorted((key for key in told if key.isdecimal()), key=int)
         names = sorted((name for name in self._config if name.isdecimal()), key=int)
         if len(ids) == len(names) == len(self._config):
             beside = {key: self._config[name] for key, name in zip(ids, names, strict=True)}
@@ -292,7 +291,7 @@ class _Groups:
                 numbers = beside
         found = {}
         for key, group in numbers.items():
-            one = self._status[key]
+            one = told[key]
             if isinstance(one, dict):
                 called = _int(one.get("last_enqueued_collective"), -1)
                 found[group] = called, _int(one.get("last_completed_collective"), -1)

@@ -23,7 +23,7 @@ from ghtools.stream.errors import GhError, InputError
 from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, Comm, Iters, Job, Record
 
 from .call_table import MAX_NS
-from .comm_names import MAX_RANKS, group_id, rank_in_name, ranks_of
+from .comm_names import MAX_RANKS, group_id, rank_in_name, ranks_of, text_of
 from .each_file import each_file
 from .importers import File, Options
 from .json_split import Splitter
@@ -211,7 +211,7 @@ class _Groups:
             if isinstance(one, dict):
                 what = one.get("pg_desc")
                 members = ranks_of(one.get("ranks")) or self._all(one.get("pg_size", one.get("group_size")))
-                self._listed[str(one.get("pg_name"))[:256]] = members, what[:256] if isinstance(what, str) else ""
+                self._listed[text_of(one.get("pg_name"))] = members, what[:256] if isinstance(what, str) else ""
         self.known = [self._comm(key) for key in events.groups]
         self.known.append(self._unnamed(len(events.streams)))
         self.ids = np.array([comm.comm for comm in self.known], np.uint64)

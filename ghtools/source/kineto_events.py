@@ -22,7 +22,7 @@ from ghtools.stream.errors import InputError
 from ghtools.stream.records import FLAG_ASYNC, FLAG_BYTES_UNKNOWN, FLAG_EXEC, OP_CODE
 
 from .call_table import MAX_NS, CallTable
-from .comm_names import dtype_of, numel_of, op_of, op_of_kernel, size_of
+from .comm_names import dtype_of, numel_of, op_of, op_of_kernel, size_of, text_of
 
 NEEDLES = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"msccl", b"rccl")
 LAUNCH = b"aunchKernel"  # cudaLaunchKernel, cudaLaunchKernelExC, cuLaunchKernel, hipExtModuleLaunchKernel
@@ -109,7 +109,7 @@ class Events:
         )
         what = args.get("Process Group Description")
         text = members if isinstance(members, str) else ""
-        key = (str(name)[:256], text[: 1 << 20], size, first, stride, what[:256] if isinstance(what, str) else "")
+        key = (text_of(name), text[: 1 << 20], size, first, stride, what[:256] if isinstance(what, str) else "")
         known = self.groups.get(key)
         if known is None:
             if len(self.groups) >= MAX_GROUPS:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from ghtools.stream.errors import InputError
 
+MAX_LONG_BYTES = 1024  # more digits than Python turns into text
 _MARK = object()
 # Instructions that name a class or function, or act on one.
 _CALLS = {
@@ -157,7 +158,10 @@ class _Machine:
             elif code == 0x29:  # EMPTY_TUPLE
                 stack.append(())
             elif code == 0x8A or code == 0x8B:  # LONG1, LONG4
-                stack.append(int.from_bytes(self._need(self._number(1 if code == 0x8A else 4)), "little", signed=True))
+                size = self._number(1 if code == 0x8A else 4)
+                if size > MAX_LONG_BYTES:
+                    self._bad(f"a number of {size} bytes")
+                stack.append(int.from_bytes(self._need(size), "little", signed=True))
             elif code == 0x72:  # LONG_BINPUT
                 self._store(self._number(4))
             elif code == 0x94:  # MEMOIZE

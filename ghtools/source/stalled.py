@@ -219,8 +219,11 @@ def _undecided(dumps: Mapping[int, Dump], groups: Mapping[int, Group], missing: 
     oldest = min((d.pending[0] for d in dumps.values() if d.pending), key=lambda p: p.t_ns)
     name = _name(oldest.group, groups)
     known = sorted(groups[oldest.group].ranks) if oldest.group in groups else []
-    text = f"{oldest.op} {oldest.seq} of {name} has not finished and all its ranks have called it: the records cannot "
-    text += "tell which device or link stands" + (f"; {_ranks(missing)} have no dump" if missing else "")
+    known = known or sorted(r for r, d in dumps.items() if any(p.group == oldest.group for p in d.pending))
+    text = (
+        f"{oldest.op} {oldest.seq} of {name} has not finished, and no rank is seen that has not called it: the records "
+    )
+    text += "cannot tell which device or link stands" + (f"; {_ranks(missing)} have no dump" if missing else "")
     evidence = _last(oldest.group, dumps, groups, known) | {"sign": "all called", "op": oldest.op, "seq": oldest.seq}
     evidence |= {"since_ns": oldest.t_ns, "where": oldest.where}
     return [Stall(known[:MAX_LISTED], oldest.group, "inconclusive", text, what="group", evidence=evidence)]
