@@ -27,9 +27,10 @@ Floats = NDArray[np.float32]
 
 class _Bocd(c.Structure):
     _fields_ = (
-        *((name, c.c_float * LANES) for name in ("log_w", "mu", "beta", "log_beta")),
+        *((name, c.c_float * LANES) for name in ("w", "mu", "beta", "log_beta")),
         ("old_n", c.c_int32 * OLD),
         ("head", c.c_int32),
+        ("keeper", c.c_int32),
     )
 
 

@@ -37,12 +37,13 @@ class BocdStage:
         elif isinstance(record, Comm) and self._finds:
             if self._finder is None:
                 self._comms[record.comm, record.rank] = record
-            else:
-                self._finder.comm(record)
+                return
+            for made in self._finder.comm(record):
+                yield from self._made(made)
         elif isinstance(record, Job):
             self._job = record
-            if self._finder is not None:
-                self._finder.job(record)
+            for made in self._finder.job(record) if self._finder is not None else ():
+                yield from self._made(made)
             yield from self.detector.job(record)
 
     def finish(self) -> Iterator[Record]:
