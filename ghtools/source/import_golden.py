@@ -15,6 +15,7 @@ from ghtools.stream.records import Record
 
 from .importers import File, Options
 from .jsonpull import Leaves, Path
+from .logtext import printable
 from .points import Steps
 from .series import UNITS_NS
 
@@ -110,7 +111,7 @@ class _Golden:
             if not isinstance(key, int) or not path:
                 self._start, self._interval = 0, 0
             if len(self.keys) < 64:
-                self.keys[str(path[0] if path else key)] = None
+                self.keys[printable(str(path[0] if path else key), 60)] = None
         if key == "start_step" and isinstance(value, int):
             self._start = value
         elif key == "step_interval" and isinstance(value, int):

@@ -38,6 +38,7 @@ _INIT = re.compile(
     r"(?:\w{1,40} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) nranks (?P<size>\d{1,7}) "
     r"(?P<rest>[^\n]{0,200}?)- Init COMPLETE"
 )
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}$")
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 # ncclDataType_t, in its order.
 _DTYPES = (
@@ -107,9 +108,10 @@ class _Log:
     def _process(self, before: str, device: int, file: str) -> Process | None:
         """The process that HOST:PID:TID right before the mark names."""
         parts = before.rpartition(" ")[2].split(":")
-        if len(parts) < 3 or not (parts[-2].isdecimal() and len(parts[-2]) <= 10 and parts[-3]):
+        name = _HOST.search(parts[-3]) if len(parts) > 2 else None
+        if not name or not (parts[-2].isdecimal() and len(parts[-2]) <= 10):
             return None
-        host, pid = parts[-3][-253:], int(parts[-2])
+        host, pid = name[0], int(parts[-2])
         if host not in self._hosts:
             # A line glued to another has the end of that before the host's name.
             host = next((known for known in self._hosts if host.endswith(known)), host)

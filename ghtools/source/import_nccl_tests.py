@@ -21,7 +21,7 @@ from .each_file import each_file
 from .importers import File, Options
 from .jsonpull import Leaves, Path
 from .lines import lines
-from .logtext import Ahead, plain, stamp_ns
+from .logtext import Ahead, plain, printable, stamp_ns
 
 NAME = "nccl-tests"
 DOC = (
@@ -154,7 +154,7 @@ def _text(file: File, run: _Run, options: Options) -> Iterator[Record]:
         elif _DONE.search(text):
             yield from run.finish(done=True)
         elif "failure" in text or "error" in text.lower():
-            run.error = run.error or text.strip()[:200]
+            run.error = run.error or printable(text.strip())
         elif run.open and text.lstrip()[:1].isdigit():
             if not _row(text, run):
                 cut_rows += 1
@@ -224,7 +224,7 @@ def _json(file: File, run: _Run, options: Options) -> Iterator[Record]:
                 item = {}
                 yield from run.finish(done=True)
             elif path == ("errors",) and isinstance(value, str):
-                run.error = run.error or value[:200]
+                run.error = run.error or printable(value)
     except InputError:
         if not found.cut:
             raise

@@ -21,6 +21,7 @@ from ghtools.stream.records import Record, Sample
 
 from .importers import File, Options
 from .jsonpull import Leaves, Path
+from .logtext import printable
 from .points import Steps
 from .series import UNITS_NS
 
@@ -88,7 +89,7 @@ class _Answer:
     def leaf(self, path: Path, key: str | int, value: object) -> Iterator[Record]:
         """What one value means. Raises ValueError where a sample is none, InputError where the query failed."""
         if path == () and key in ("error", "errorType") and value:
-            raise InputError("the answer is an error", str(value)[:200])
+            raise InputError("the answer is an error", printable(str(value)))
         if len(path) < 4 or path[:2] != ("data", "result"):
             return
         if path[2] != self._series:

@@ -57,6 +57,11 @@ def plain(line: bytes) -> str:
     return COLOUR.sub("", text) if "\x1b" in text else text
 
 
+def printable(text: str, limit: int = 200) -> str:
+    """Text from a file for a message: one line, not long, and nothing that moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:limit])
+
+
 class Ahead:
     """A source of which the first bytes that are no blanks can be looked at."""
 

@@ -16,6 +16,7 @@ from ghtools.stream.records import Comm, Job, Record
 
 from .batches import Regroup
 from .comm_names import group_id
+from .logtext import printable
 
 MAX_HELD = 1 << 17  # rows over all processes
 MAX_PROCESSES = 1 << 17
@@ -71,6 +72,7 @@ class Processes:
 
     def get(self, key: Any, host: str, pid: int, device: int, file: str) -> Process:
         """The process of this key. Raises InputError where another file holds the same one, or there are too many."""
+        host = printable(host)
         process = self._all.get(key)
         if process is None:
             if len(self._all) >= MAX_PROCESSES:
