@@ -150,14 +150,27 @@ def test_fuzz(seed: int) -> None:
 
 def test_odd_shapes_inside_a_dump() -> None:
     """Every field of another type than expected."""
-    deep: list[Any] = []
-    for _ in range(900):
-        deep = [deep]
-    odd: list[Any] = [deep, 1 << 2000, None, True, -1, 1 << 70, 1.5, float("nan"), "x", [], [[]], {}, [None], (1, "a")]
+    odd: list[Any] = [
+        "DEEP",
+        1 << 2000,
+        None,
+        True,
+        -1,
+        1 << 70,
+        1.5,
+        float("nan"),
+        "x",
+        [],
+        [[]],
+        {},
+        [None],
+        (1, "a"),
+    ]
     for key in entry(1):
         for value in odd:
             made = dump(entry(4, **{key: value}), entry(5))
-            fed = feed("flight-recorder", pickle.dumps(made, 2), names=["r_0"])
+            raw = pickle.dumps(made, 2).replace(b"X\x04\0\0\0DEEP", b"]" * 5000 + b"a" * 4999)  # lists 5,000 deep
+            fed = feed("flight-recorder", raw, names=["r_0"])
             assert fed.reason == "done", (key, value)
     for key in ("entries", "pg_config", "pg_status", "rank"):
         for value in odd:
