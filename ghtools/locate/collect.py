@@ -143,8 +143,12 @@ class RankBuffer:
 
         return Bounds(index[first], column("t_ns"), column("dur_ns"), column("phase"), column("seq"))
 
-    def executions(self) -> Rows:
-        """Executions with their host entries, in the order of issue; where there are none, the host entries alone."""
+    def executions(self, on_device: bool = False) -> Rows:
+        """Executions with their host entries, in the order of issue; where there are none, the host entries alone.
+
+        `on_device`: the host only enqueues and runs ahead of the device, so the begin of the execution stands for
+        the entry.
+        """
         calls, execs = join(self.calls), join(self.execs)
         if not len(execs.seq):
             return calls
@@ -152,7 +156,7 @@ class RankBuffer:
         if not in_order:
             by = execs.seq if np.all(execs.seq >= 0) else execs.start
             execs = execs.take(np.argsort(by, kind="stable"))
-        if len(calls.seq):
+        if len(calls.seq) and not on_device:
             at = np.searchsorted(calls.seq, execs.seq)
             at[at == len(calls.seq)] = 0
             same = (calls.seq[at] == execs.seq) & (execs.seq >= 0) & (calls.entry[at] <= execs.start)

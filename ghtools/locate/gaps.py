@@ -3,7 +3,9 @@
 
 A rank works on its own from the moment a collective releases it until its host enters the next one. A collective
 that still runs when the host enters the next one held nobody up (an overlapped bucket), so only the wait after
-the last call of such a run counts as being held. A send that was seen to run on is buffered: it never holds.
+the last call of such a run counts as being held. What is overlapped on one rank is so on all that do the same, even
+where it ended early: else a late rank, whose transfers are short, would seem to be held by them. A send that was
+seen to run on is buffered: it never holds.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from ghtools.stream.records import OP_CODE
 
 from .collect import Bounds, Rows
 
-SEND = OP_CODE["send"]
+SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
 
 Floats = NDArray[np.float64]
+JITTER_NS = 20_000  # an end may be noted this much after the host was let go
 
 
 @dataclass
@@ -41,13 +44,32 @@ def _buffered(rows: Rows) -> NDArray[np.bool_]:
     return made
 
 
-def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds) -> Own:
-    """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue."""
+def places(rows: Rows, at: NDArray[np.int64], key: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Of each row: a number for its place in the iteration and what is called there, equal on all ranks that do the
+    same, -1 where that cannot be said; and whether it still ran when the host made its next call."""
+    n = len(rows.seq)
+    starts = np.flatnonzero(np.concatenate(([True], at[1:] != at[:-1])))
+    count = np.diff(np.append(starts, n))
+    place = np.arange(n) - np.repeat(starts, count)
+    size = np.repeat(count, count)
+    known = (at >= 0) & (key >= 0) & (size < 1 << 20) & (rows.op != SEND) & (rows.op != RECV)
+    code = np.where(known, (key << 40) | (np.minimum(size, (1 << 20) - 1) << 20) | np.minimum(place, (1 << 20) - 1), -1)
+    over = np.append((rows.start + rows.dur)[:-1] - rows.entry[1:], 0)
+    runs_on = (over > np.maximum(JITTER_NS, rows.dur // 50)) & known
+    return code, runs_on
+
+
+def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds, overlapped: NDArray[np.bool_] | None = None) -> Own:
+    """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue.
+
+    `overlapped` rows are known not to hold the host, since elsewhere the same call ran on after the next.
+    """
     n = len(bounds.index)
     made = Own(np.full(n, np.nan), np.full(n, np.nan), np.full(n, -1, np.int64))
     if not len(rows.seq) or not n:
         return made
-    end = np.where(_buffered(rows), rows.entry, rows.start + rows.dur)
+    free_run = _buffered(rows) if overlapped is None else _buffered(rows) | overlapped
+    end = np.where(free_run, rows.entry, rows.start + rows.dur)
     before_end, before_entry, before_at = np.maximum.accumulate(end)[:-1], rows.entry[:-1], at[:-1]
     entry, mine = rows.entry[1:], at[1:]
     free = np.where(before_end <= entry, before_end, np.where(end[:-1] <= entry, end[:-1], before_entry))

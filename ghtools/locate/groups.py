@@ -49,7 +49,7 @@ class Groups:
         self.world_size = 0
         self.layout: dict[str, int] = {}
         self.backend = ""
-        self.ended: set[int] = set()  # ranks that have left the job
+        self._listed_ranks: set[int] = set()
 
     def job(self, rec: Job) -> None:
         """Learn ranks, hosts and the layout."""
@@ -59,12 +59,10 @@ class Groups:
             self.layout = dict(rec.layout)
         for item in rec.ranks:
             rank, host = item.get("rank"), item.get("host")
-            if isinstance(rank, int) and 0 <= rank < MAX_RANK and isinstance(host, str) and host:
-                self.host[rank] = host
-                if item.get("state") in ("ended", "died"):
-                    self.ended.add(rank)
-                else:
-                    self.ended.discard(rank)
+            if isinstance(rank, int) and 0 <= rank < MAX_RANK:
+                self._listed_ranks.add(rank)
+                if isinstance(host, str) and host:
+                    self.host[rank] = host
 
     def comm(self, rec: Comm) -> None:
         """Learn a communicator or more about it."""
@@ -79,9 +77,8 @@ class Groups:
             self._members.setdefault(rec.comm, {})[rec.comm_rank] = rec.rank
 
     def ranks(self) -> set[int]:
-        """Ranks that are known to exist."""
-        known = set(self.host) | {rank for told in self._members.values() for rank in told.values()}
-        return known - self.ended
+        """Ranks of which data can be expected: those a job lists and those that told of a communicator."""
+        return self._listed_ranks | {rank for told in self._members.values() for rank in told.values()}
 
     def called(self, comm: int, rank: int) -> None:
         """A rank has made a call on a communicator."""

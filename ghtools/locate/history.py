@@ -58,16 +58,27 @@ class Window:
 
 @dataclass
 class History:
-    """Blocks, oldest first; `keep` iterations at most."""
+    """Blocks, oldest first; about `keep` iterations at most, whatever their numbers."""
 
     keep: int = 256
     blocks: list[Block] = field(default_factory=list)
+    total: int = 0  # iterations ever added
 
     def add(self, block: Block) -> None:
         """Append; the oldest are let go."""
         self.blocks.append(block)
-        while len(self.blocks) > 1 and self.blocks[0].last < block.last - self.keep:
+        self.total += len(np.unique(block.ranks.it))
+        counts = [len(np.unique(b.ranks.it)) for b in self.blocks[-self.keep :]]
+        del self.blocks[: len(self.blocks) - len(counts)]
+        total = sum(counts)
+        while len(self.blocks) > 1 and total - counts[0] >= self.keep:
+            total -= counts.pop(0)
             self.blocks.pop(0)
+
+    def numbers(self) -> Ints:
+        """Numbers of the iterations kept, in order."""
+        parts = [block.ranks.it for block in self.blocks]
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def window(self, first: int, last: int) -> Window:
         """Iterations from `first` to `last`, both included."""

@@ -26,6 +26,7 @@ MIN_ITERS = 3
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 EXPLAINS = 0.3  # share of the slow-down that a suspect must account for
+CLEARLY = 1.25
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
 REST = 0.05  # share of own time outside the longest gap, without which input and compute cannot be told apart
@@ -258,7 +259,7 @@ def _slow(case: Case, named: list[int], ratio: float) -> list[Suspect]:
         effects = [s for s in mine if _effect(case, s, named, ratio)]
         mine = [s for s in mine if s not in effects]
         if mine:
-            made.append(_slow_part(case, mine, kind))
+            made.append(_slow_part(case, mine, kind, bool(named)))
     if not made and not named and (budget := _budget(case)):
         made.append(budget)
     return made
@@ -277,7 +278,7 @@ def _effect(case: Case, slow: Slow, named: list[int], ratio: float) -> bool:
     return "nccl" not in case.groups.backend and slow.ratio < 1.5 * ratio
 
 
-def _slow_part(case: Case, slow: list[Slow], kind: int) -> Suspect:
+def _slow_part(case: Case, slow: list[Slow], kind: int, known: bool) -> Suspect:
     seen = {t.group for t in timings(case.window.transfers, case.groups) if t.whole}
     healthy = [n for n in seen if case.group_of[n].kind == kind and all(s.group != n for s in slow)]
     what, ranks, hosts = common_part(slow, case.groups, healthy)
@@ -301,7 +302,9 @@ def _slow_part(case: Case, slow: list[Slow], kind: int) -> Suspect:
     verdict = "attributed"
     if all_slow:
         text += "; all groups are slow alike"
-    if case.onset is not None and max(s.total for s in slow) < EXPLAINS * case.onset.loss:
+    # Beside a slow rank, which explains the slow-down, a link has to be clearly slow and no more.
+    clear = known and worst.ratio >= CLEARLY
+    if case.onset is not None and not clear and max(s.total for s in slow) < EXPLAINS * case.onset.loss:
         verdict = "inconclusive"
         text += f"; it explains {100 * worst.total / case.onset.loss:.0f} % of the slow-down only"
     comm = case.group_of[worst.group].comm if len(slow) == 1 else 0

@@ -155,7 +155,7 @@ def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 
                 continue
             z = float(middle[col] / floor)
             enough = middle[col] >= max(need(int(n[col])), least) and middle[col] - 3 * error[col] >= FLOOR
-            steady = float(np.nanmean(over[:, col] >= 0.5 * middle[col]))
+            steady = float(np.mean(over[np.isfinite(over[:, col]), col] >= 0.5 * middle[col]))
             if enough and steady >= STEADY and z >= POPULATION_Z:
                 made.append(
                     Late(

@@ -30,7 +30,7 @@ class Flat:
     """Executions of many ranks: rank after rank, in order of issue inside each."""
 
     rank: Ints
-    it: Ints  # number of the iteration, the same for all ranks
+    it: Ints  # iteration, the same for all ranks, counted from 0
     group: Ints
     key: Ints
     dur: Floats  # ns; of host entries alone: minus the time of entry
@@ -79,8 +79,7 @@ def reduce(flat: Flat, arrivals: bool = False) -> Matched:
     """
     if not len(flat.rank):
         return Matched(*_nothing(), np.empty(0), 0)
-    first_it = int(flat.it.min())
-    block = _pack(flat, first_it)
+    block = _pack(flat)
     order = np.argsort(block, kind="stable")
     block, rank = block[order], flat.rank[order]
     new_block = np.concatenate(([True], block[1:] != block[:-1]))
@@ -128,8 +127,7 @@ def reduce(flat: Flat, arrivals: bool = False) -> Matched:
         it, group, key, np.bincount(per_block, time, len(m)) / c, c.astype(np.int64), m.astype(np.int64)
     )
     row_block = np.repeat(per_block, width)
-    members = _members(group[row_block], it[row_block] - first_it, who, wait, last, wide)
-    members.it += first_it
+    members = _members(group[row_block], it[row_block], who, wait, last, wide)
     return Matched(members, transfers, per_row, lost)
 
 
@@ -147,9 +145,9 @@ def _sums(where: Ints, values: Floats, n: int) -> Floats:
     return np.asarray(np.bincount(where, values, n), float)
 
 
-def _pack(flat: Flat, first_it: int) -> Ints:
+def _pack(flat: Flat) -> Ints:
     """Block number of each row: group, key and iteration in one integer. Bounds: 2**18, 2**20 and 2**24."""
-    return (flat.group << 44) | (flat.key << 24) | (flat.it - first_it)
+    return (flat.group << 44) | (flat.key << 24) | flat.it
 
 
 def _nothing() -> tuple[Members, Transfers]:

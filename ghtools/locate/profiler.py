@@ -17,16 +17,27 @@ from ghtools.stream.records import Calls, Iters
 
 from .align import offset
 from .collect import STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
-from .gaps import own_time
+from .gaps import own_time, places
 from .groups import MAX_RANK, Groups, Key
 from .history import Block, History, RankIters
 from .match import RECV, SEND, TOGETHER, UNEVEN, Flat, reduce
 
 GONE = 20
+MAX_HELD = 1 << 22  # rows of all ranks, held back for ranks that have said nothing yet
 GONE_ROUNDS = 4  # and by so many records of every other rank, since one record can hold many iterations
 MAX_KEYS = 1 << 20
 MAX_BLOCK = 64  # iterations reduced at a time
 WHOLE = 0.9  # an iteration with fewer rows than this share of the usual was not seen as a whole
+
+
+@dataclass
+class _Seen:
+    """What one rank has done that is not used up."""
+
+    rows: Rows
+    at: Any  # position in bounds of each row's iteration, -1 = outside of all
+    bounds: Bounds
+    usable: Any  # iterations that were seen whole and are steady
 
 
 @dataclass
@@ -35,8 +46,9 @@ class _Part:
 
     rank: int
     rows: Rows
-    at: Any  # position in bounds, -1 = outside
-    it: Any  # number for all ranks
+    at: Any  # position in bounds, -1 = outside of all
+    inside: Any  # rows of the iterations of the block
+    it: Any  # position of the iteration in the block
     bounds: Bounds
     shift: int
     keep: Any  # rows that can be matched
@@ -64,7 +76,10 @@ class Profiler:
         """Take calls of one rank."""
         if 0 <= rec.rank < MAX_RANK:
             self._buffer(rec.rank, rec.incarnation).add(rec, self.dropped)
-            self.timed = self.timed or self.buffers[rec.rank].seen_exec
+            if not self.timed and self.buffers[rec.rank].seen_exec:
+                # What was made of arrivals cannot be compared with what durations tell.
+                self.timed = True
+                self.history.blocks.clear()
 
     def iters(self, rec: Iters) -> None:
         """Take iterations of one rank."""
@@ -93,8 +108,9 @@ class Profiler:
             return self._reduce(ranks, ranks, 0)
         self._look_at = self._records + len(ranks)
         waited = self._records - GONE_ROUNDS * len(self.expected())
-        if any(self._said.get(rank, 0) > waited for rank in self.expected() - set(ranks)):
-            return False
+        silent = self.expected() - set(ranks)
+        if silent and sum(buffer.rows for buffer in self.buffers.values()) < MAX_HELD:
+            return False  # a file may hold one rank after the other
         ends = {rank: self._newest[rank] + self._shift.get(rank, 0) - 1 for rank in ranks}
         front = max(ends.values())
         live = [rank for rank, end in ends.items() if end >= front - GONE or self._said[rank] > waited]
@@ -169,10 +185,12 @@ class Profiler:
             self._next = min(int(bounds[rank].index[0]) + self._shift[rank] for rank in known)
         if last < self._next:
             return False
-        while self._next <= last:
-            until = min(last, self._next + MAX_BLOCK - 1)
-            self._block(known, bounds, self._next, until)
-            self._next = until + 1
+        numbers = np.unique(np.concatenate([bounds[rank].index + self._shift[rank] for rank in known]))
+        numbers = numbers[(numbers >= self._next) & (numbers <= last)]
+        seen = {rank: self._see(rank, bounds[rank]) for rank in known}
+        for begin in range(0, len(numbers), MAX_BLOCK):
+            self._block(seen, numbers[begin : begin + MAX_BLOCK])
+        self._next = last + 1
         for rank in known:
             at = int(np.searchsorted(bounds[rank].index, self._next - self._shift[rank]))
             if at < len(bounds[rank].index):
@@ -196,13 +214,29 @@ class Profiler:
                 one_clock = self.groups.link((ref, rank)) == "local"
                 self._shift[rank] = offset(bounds[rank], bounds[ref], one_clock) + self._shift[ref]
 
-    def _block(self, ranks: list[int], bounds: dict[int, Bounds], first: int, last: int) -> None:
-        parts = [self._part(rank, bounds[rank], first, last) for rank in ranks]
-        parts = [part for part in parts if part is not None and len(part.it)]
-        flat = _flat(parts, arrivals=not self.timed)
-        matched = reduce(flat, arrivals=not self.timed)
+    def _see(self, rank: int, bounds: Bounds) -> _Seen | None:
+        """One rank's executions and the iterations they belong to; None if it has none that count."""
+        buffer = self.buffers[rank]
+        if self.timed and not buffer.seen_exec:
+            return None
+        rows = buffer.executions(on_device="nccl" in self.groups.backend)
+        at = iteration_of(rows, bounds)
+        count = np.bincount(at[at >= 0], minlength=len(bounds.index))
+        usable = (bounds.phase == STEADY) & (count > 0)
+        usual = self._counts.setdefault(rank, deque(maxlen=16))
+        usual.extend(count[usable][-16:].tolist())
+        if usual:
+            usable &= count >= WHOLE * float(np.median(usual))
+        return _Seen(rows, at, bounds, usable)
+
+    def _block(self, seen: dict[int, _Seen | None], numbers: Any) -> None:
+        """Reduce some iterations, given by their numbers for all ranks."""
+        made = (self._part(rank, mine, numbers) for rank, mine in seen.items() if mine is not None)
+        parts = [part for part in made if part is not None]
+        if not parts:
+            return
+        matched = reduce(_flat(parts, arrivals=not self.timed), arrivals=not self.timed)
         self.dropped.unmatched += matched.unmatched
-        tables = []
         done = 0
         for part in parts:
             rows = part.rows
@@ -210,31 +244,33 @@ class Profiler:
                 n = int(part.keep.sum())
                 wait = np.zeros(len(rows.seq), np.int64)
                 wait[part.keep] = np.nan_to_num(matched.wait[done : done + n]).astype(np.int64)
-                rows = Rows(rows.seq, rows.entry, rows.entry, wait, rows.op, rows.peer, rows.comm, rows.bytes)
+                part.rows = Rows(rows.seq, rows.entry, rows.entry, wait, rows.op, rows.peer, rows.comm, rows.bytes)
                 done += n
-            tables.append(self._rank_iters(part, rows, first, last))
-        if tables:
-            joined = RankIters(*(np.concatenate(column) for column in zip(*tables, strict=True)))
-            self.history.add(Block(first, last, joined, matched.members, matched.transfers))
+        found = [places(part.rows, part.at, part.key) for part in parts]
+        overlapped = np.unique(np.concatenate([code[runs_on] for code, runs_on in found]))
+        tables = [
+            self._rank_iters(part, np.isin(code, overlapped) if len(overlapped) else None)
+            for part, (code, _) in zip(parts, found, strict=True)
+        ]
+        joined = RankIters(*(np.concatenate(column) for column in zip(*tables, strict=True)))
+        matched.members.it = numbers[matched.members.it]
+        matched.transfers.it = numbers[matched.transfers.it]
+        self.history.add(Block(int(numbers[0]), int(numbers[-1]), joined, matched.members, matched.transfers))
 
-    def _part(self, rank: int, bounds: Bounds, first: int, last: int) -> Any:
-        """One rank's rows of some iterations; None if it has none that count."""
-        buffer, shift = self.buffers[rank], self._shift[rank]
-        if self.timed and not buffer.seen_exec:
+    def _part(self, rank: int, seen: _Seen, numbers: Any) -> _Part | None:
+        """One rank's rows of some iterations, and the row before them, from whose end the first gap is measured."""
+        number = seen.bounds.index + self._shift[rank]
+        usable = seen.usable & np.isin(number, numbers)
+        inside = (seen.at >= 0) & usable[seen.at]
+        if not inside.any():
             return None
-        rows = buffer.executions()
-        at = iteration_of(rows, bounds)
-        number = bounds.index + shift
-        count = np.bincount(at[at >= 0], minlength=len(number))
-        usable = (bounds.phase == STEADY) & (number >= first) & (number <= last) & (count > 0)
-        seen = self._counts.setdefault(rank, deque(maxlen=16))
-        seen.extend(count[usable].tolist())
-        if seen:
-            usable &= count >= WHOLE * float(np.median(seen))
-        inside = (at >= 0) & usable[at]
+        chosen = inside.copy()
+        chosen[:-1] |= inside[1:]
+        rows, inside = seen.rows.take(chosen), inside[chosen]
+        at = seen.at[chosen]
         group, key = self._numbers(rank, rows, inside)
-        keep = inside & (group >= 0)
-        return _Part(rank, rows, np.where(inside, at, -1), number[at], bounds, shift, keep, group, key)
+        it = np.searchsorted(numbers, number[at])
+        return _Part(rank, rows, at, inside, it, seen.bounds, self._shift[rank], inside & (group >= 0), group, key)
 
     def _numbers(self, rank: int, rows: Rows, inside: Any) -> tuple[Any, Any]:
         """Group and key of each row, -1 where it tells nothing."""
@@ -271,15 +307,17 @@ class Profiler:
             self.keys.append(Key(code & 15, code >> 4))
         return number
 
-    def _rank_iters(self, part: _Part, rows: Rows, first: int, last: int) -> list[Any]:
+    def _rank_iters(self, part: _Part, overlapped: Any) -> list[Any]:
         """Own time by iteration, as columns of RankIters."""
-        own = own_time(rows, part.at, part.bounds)
-        number = part.bounds.index + part.shift
-        keep = (number >= first) & (number <= last) & np.isfinite(own.own)
+        bounds = part.bounds
+        own = own_time(part.rows, part.at, bounds, overlapped)
+        mine = np.zeros(len(bounds.index), bool)
+        mine[part.at[part.inside]] = True
+        keep = mine & np.isfinite(own.own)
         n = int(keep.sum())
         return [
-            number[keep], np.full(n, part.rank, np.int64), part.bounds.t_ns[keep],
-            part.bounds.dur_ns[keep].astype(float), own.own[keep], own.longest[keep], own.place[keep],
+            bounds.index[keep] + part.shift, np.full(n, part.rank, np.int64), bounds.t_ns[keep],
+            bounds.dur_ns[keep].astype(float), own.own[keep], own.longest[keep], own.place[keep],
         ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from .pairs import pair_tables, suspects
 from .profiler import Profiler
 
 AFTER_ONSET = (3, 4, 5, 6, 7, 8, 9, 10, 14, 20, 30, 50)
+AGAIN = 50  # and then every so many
 WINDOW = 60  # iterations judged at a time where there is no onset
 QUIET_FIRST, QUIET_EVERY = 10, 20
 BEFORE = 64  # iterations before an onset that are compared with
@@ -45,7 +46,7 @@ class ProfileStage:
         self._onset: Onset | None = None
         self._onset_t_ns: dict[int, int] = {}  # by rank, -1 = the job
         self._onset_it: int | None = None
-        self._judged = 0
+        self._judged = self._judged_total = 0
         self._said: dict[tuple[Any, ...], str] = {}
         self._now_ns = 0
         self._calls = 0
@@ -142,22 +143,28 @@ class ProfileStage:
             if final:
                 yield self._empty()
             return
-        first, last = history.first, history.last
+        numbers = history.numbers()
         before = None
         if self._onset is not None:
             onset = self._first_slow()
-            first, n = max(first, onset), last - onset + 1
-            due = any(self._judged < step <= n for step in AFTER_ONSET) or n >= self._judged + 50
-            if onset - LEAVE_OUT > history.first:
-                before = history.window(onset - BEFORE - LEAVE_OUT, onset - LEAVE_OUT - 1)
-            first = max(first, last - WINDOW + 1) if n > 2 * WINDOW else first
+            past, numbers = numbers[numbers < onset - LEAVE_OUT], numbers[numbers >= onset]
+            due = any(self._judged < step <= len(numbers) for step in AFTER_ONSET)
+            due = due or history.total >= self._judged_total + AGAIN
+            if len(past):
+                before = history.window(int(past[-BEFORE:][0]), int(past[-1]))
         else:
-            n = last - first + 1
-            due = n >= (self._judged + QUIET_EVERY if self._judged else QUIET_FIRST)
-            first = max(first, last - WINDOW + 1) if not final else first
-        if not (final or due) or n < 1:
+            due = history.total >= (self._judged_total + QUIET_EVERY if self._judged_total else QUIET_FIRST)
+        n = len(numbers)
+        if not (final or due):
             return
-        self._judged = n
+        if not n:
+            if final:
+                yield self._empty()
+            return
+        # A long stretch is judged by its newest part, unless it is all there will be.
+        first = int(numbers[0] if final or n <= 2 * WINDOW else numbers[-WINDOW])
+        last = int(numbers[-1])
+        self._judged, self._judged_total = n, history.total
         case = Case(
             history.window(first, last), before, self.groups, self.profiler.keys, self.profiler.timed, self._onset,
             self._layout or known(self.groups.layout, self.groups.world_size), self._missing(), self._now_ns,
