@@ -15,7 +15,7 @@ from ghtools.stream.records import Record
 
 from .importers import File, Options
 from .jsonpull import Leaves, Path
-from .logtext import printable
+from .logtext import Told, printable
 from .points import Steps
 from .series import UNITS_NS
 
@@ -62,7 +62,7 @@ def read(files: Sequence[File], options: Options) -> Iterator[Record]:
     try:
         for file in files:
             golden.begin(file.name)
-            found = Leaves(file.source, file.name)
+            found = Leaves(Told(file.source, file.name, options.warn), file.name)
             for path, key, value in found:
                 try:
                     yield from golden.leaf(path, key, value)

@@ -21,6 +21,7 @@ from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_CAPTURE, OP_CODE, Re
 from .comm_names import group_id, op_of
 from .importers import File, Options
 from .lines import lines, place
+from .logtext import Told
 from .nccl_processes import Group, Processes
 
 NAME = "nccl-inspector"
@@ -43,7 +44,7 @@ def read(files: Sequence[File], options: Options) -> Iterator[Record]:
     inspector = _Inspector(options)
     try:
         for file in files:
-            for item in lines(file.source, file.name):
+            for item in lines(Told(file.source, file.name, options.warn), file.name):
                 if item is None:
                     yield from inspector.processes.quiet()
                     continue

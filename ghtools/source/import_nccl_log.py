@@ -19,7 +19,7 @@ from ghtools.stream.records import DTYPES, FLAG_BYTES_UNKNOWN, OP_CODE, Record
 from .comm_names import op_of, size_of
 from .importers import File, Options
 from .lines import lines
-from .logtext import plain, stamp_ns
+from .logtext import Told, plain, stamp_ns
 from .nccl_processes import Group, Process, Processes
 
 NAME = "nccl-log"
@@ -59,7 +59,7 @@ def read(files: Sequence[File], options: Options) -> Iterator[Record]:
     log = _Log(options)
     try:
         for file in files:
-            for item in lines(file.source, file.name):
+            for item in lines(Told(file.source, file.name, options.warn), file.name):
                 if item is None:
                     yield from log.processes.quiet()
                 else:

@@ -21,7 +21,7 @@ from ghtools.stream.records import Record, Sample
 
 from .importers import File, Options
 from .jsonpull import Leaves, Path
-from .logtext import printable
+from .logtext import Told, printable
 from .points import Steps
 from .series import UNITS_NS
 
@@ -56,7 +56,7 @@ def read(files: Sequence[File], options: Options) -> Iterator[Record]:
     try:
         for file in files:
             answer.begin(file.name)
-            found = Leaves(file.source, file.name)
+            found = Leaves(Told(file.source, file.name, options.warn), file.name)
             for path, key, value in found:
                 try:
                     yield from answer.leaf(path, key, value)

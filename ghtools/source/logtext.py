@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections import deque
+from collections.abc import Callable
 
 from ghtools.stream.framing import READ_BYTES, Source
 
@@ -13,6 +14,7 @@ from ghtools.stream.framing import READ_BYTES, Source
 STAMP = re.compile(
     r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
+TELL_BYTES = 1 << 29
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # torchrun's "[rank3]:" and mpirun's "[1,3]<stdout>:"; srun --label's "3: " only at the begin of a line.
 _SPEAKER = re.compile(r"\[rank ?(\d{1,7})\]|\[\d{1,7},(\d{1,7})\](?:<std(?:out|err)>)?:")
@@ -84,6 +86,28 @@ class Ahead:
         """As the source."""
         ask = getattr(self._source, "waiting", None)
         return bool(self._ahead) or ask is None or bool(ask(timeout_s))
+
+
+class Told:
+    """A source that says how far it is, now and then, so that long work is seen to go on."""
+
+    def __init__(self, source: Source, name: str, say: Callable[[str], None]) -> None:
+        self._source, self._name, self._say = source, name, say
+        self._bytes, self._next = 0, TELL_BYTES
+
+    def read1(self, size: int, /) -> bytes:
+        """As the source."""
+        data = self._source.read1(size)
+        self._bytes += len(data)
+        if self._bytes >= self._next:
+            self._next += TELL_BYTES
+            self._say(f"{self._name}: {self._bytes >> 20} MiB read")
+        return data
+
+    def waiting(self, timeout_s: float) -> bool:
+        """As the source."""
+        ask = getattr(self._source, "waiting", None)
+        return ask is None or bool(ask(timeout_s))
 
 
 class Returns:

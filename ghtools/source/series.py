@@ -15,7 +15,7 @@ from ghtools.stream.records import Iters, Record
 
 from .importers import File, Options
 from .lines import lines, place
-from .logtext import Ahead
+from .logtext import Ahead, Told
 from .points import Steps
 
 NAME = "series"
@@ -165,7 +165,7 @@ class _Series:
 def _values(file: File, options: Options) -> Iterator[_Row | None]:
     """Rows as they come, NaN for a missing value; None when the source has gone quiet."""
     table = _Table(options)
-    for item in lines(file.source, file.name):
+    for item in lines(Told(file.source, file.name, options.warn), file.name):
         if item is None:
             yield None
             continue

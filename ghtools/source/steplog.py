@@ -13,7 +13,7 @@ from ghtools.stream.records import Record
 
 from .importers import File, Options
 from .lines import lines
-from .logtext import Returns, plain, speaker
+from .logtext import Returns, Told, plain, speaker
 from .points import Steps
 
 MAX_RANKS = 1 << 16
@@ -62,7 +62,7 @@ def read_log(
     try:
         for file in files:
             log.begin(file.name)
-            for item in lines(Returns(file.source), file.name):
+            for item in lines(Returns(Told(file.source, file.name, options.warn)), file.name):
                 if item is None:
                     yield from log.quiet()
                     continue
