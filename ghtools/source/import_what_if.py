@@ -28,7 +28,7 @@ NAME = "what-if"
 DOC = "per-operation times as parquet in the columns of ByteDance's StragglerAnalysis; needs pyarrow"
 
 MAX_FILE_BYTES = 1 << 30
-MAX_ROWS = 1 << 25
+MAX_ROWS = 1 << 23
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
 # Operation -> code, and which group it runs in.
 OPERATIONS: dict[str, tuple[str, str]] = {

@@ -31,7 +31,7 @@ KERNELS, RUNTIME, NVTX, STRINGS = (
     "StringIds",
 )
 _PROCESS = "-16777216"  # a global thread id without its thread: the global process id
-_STEP = re.compile(
+STEP = re.compile(
     r"(?:train(?:ing)?[ _.-]?)?(?:iteration|iter|step|batch|profilerstep)[\s_#:=.-]{0,3}(\d{1,15})?", re.I
 )
 
@@ -139,7 +139,7 @@ def steps(database: sqlite3.Connection) -> dict[int, list[tuple[int, int, int]]]
     for name, begin, end, owner in database.execute(query):
         sound = isinstance(name, str) and all(isinstance(number, int) for number in (begin, end, owner))
         if sound and 0 <= begin < end < MAX_NS >> 1:
-            found = _STEP.fullmatch(name.strip())
+            found = STEP.fullmatch(name.strip())
             if found:
                 family = families.setdefault((owner, name.strip()[: found.start(1)] if found[1] else name), [])
                 family.append((int(found[1]) if found[1] else len(family), begin, end))
