@@ -14,12 +14,12 @@ GH_EXPORT int64_t gh_series_feed(const struct gh_bocd_model *model, struct gh_se
 GH_EXPORT int64_t gh_series_size(void);
 GH_EXPORT int64_t gh_news_size(void);
 GH_EXPORT int64_t gh_model_size(void);
-GH_EXPORT void gh_series_begin(struct gh_series *s);
-GH_EXPORT void gh_series_arm(struct gh_series *s, float centre, float scale);
+GH_EXPORT void gh_series_begin(const struct gh_bocd_model *model, struct gh_series *s);
+GH_EXPORT void gh_series_arm(const struct gh_bocd_model *model, struct gh_series *s, float centre, float scale);
 GH_EXPORT void gh_series_replay(const struct gh_bocd_model *model, struct gh_series *s, int64_t from);
 GH_EXPORT int gh_series_sound(const struct gh_series *s);
 GH_EXPORT void gh_model_make(struct gh_bocd_model *model, double hazard, double kappa0, double alpha0, double beta0);
-GH_EXPORT void gh_bocd_posterior(const struct gh_series *s, double hazard, float *out);
+GH_EXPORT void gh_bocd_posterior(const struct gh_series *s, float *out);
 GH_EXPORT int64_t gh_series_layout(int64_t *out, int64_t room);
 
 static float median3(float a, float b, float c) {
@@ -146,14 +146,14 @@ int64_t gh_series_feed(const struct gh_bocd_model *model, struct gh_series *s, i
     return n;
 }
 
-void gh_series_begin(struct gh_series *s) {
+void gh_series_begin(const struct gh_bocd_model *model, struct gh_series *s) {
     memset(s, 0, sizeof *s);
     s->last_index = s->last_t_ns = INT64_MIN;
-    gh_bocd_begin(&s->bocd);
+    gh_bocd_begin(model, &s->bocd);
 }
 
-void gh_series_arm(struct gh_series *s, float centre, float scale) {
-    gh_bocd_begin(&s->bocd);
+void gh_series_arm(const struct gh_bocd_model *model, struct gh_series *s, float centre, float scale) {
+    gh_bocd_begin(model, &s->bocd);
     s->centre = centre;
     s->per_scale = 1.0f / scale;
     s->slow = centre;
@@ -180,7 +180,7 @@ int gh_series_sound(const struct gh_series *s) {
     int ok = s->count >= 0 && s->n_filter >= 0 && s->n_filter <= 2 && s->back_run >= 0 && s->bocd.head >= 0
              && s->bocd.head < GH_YOUNG && s->bocd.keeper >= 0 && s->bocd.keeper < GH_OLD;
     for (int i = 0; i < GH_OLD; i++)
-        ok &= s->bocd.old_n[i] >= 0 && s->bocd.old_n[i] <= GH_MEMORY;
+        ok &= s->bocd.old_n[i] >= GH_YOUNG && s->bocd.old_n[i] <= GH_MEMORY;
     return ok;
 }
 
@@ -189,15 +189,13 @@ void gh_model_make(struct gh_bocd_model *model, double hazard, double kappa0, do
     gh_bocd_prepare(model);
 }
 
-/* P(r = 0), P(r = 1), ... P(r = GH_YOUNG), then the sum of all older ones: GH_YOUNG + 2 floats. */
-void gh_bocd_posterior(const struct gh_series *s, double hazard, float *out) {
-    double stay = 1 - hazard, old = 0;
-    out[0] = (float)hazard;
-    for (int r = 1; r <= GH_YOUNG; r++)
-        out[r] = (float)(stay * (double)s->bocd.w[(s->bocd.head - r + 2 * GH_YOUNG) % GH_YOUNG]);
+/* P(r = 0), P(r = 1), ... P(r = GH_YOUNG - 1), then the sum of all older ones: GH_YOUNG + 1 floats. */
+void gh_bocd_posterior(const struct gh_series *s, float *out) {
+    out[GH_YOUNG] = 0;
+    for (int r = 0; r < GH_YOUNG; r++)
+        out[r] = s->bocd.w[(s->bocd.head - r + GH_YOUNG) % GH_YOUNG];
     for (int i = 0; i < GH_OLD; i++)
-        old += stay * (double)s->bocd.w[GH_YOUNG + i];
-    out[GH_YOUNG + 1] = (float)old;
+        out[GH_YOUNG] += s->bocd.w[GH_YOUNG + i];
 }
 
 int64_t gh_series_size(void) { return sizeof(struct gh_series); }

@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 class _Bocd(c.Structure):
     _fields_ = (
         *((name, c.c_float * LANES) for name in ("w", "mu", "beta", "log_beta")),
-        ("old_n", c.c_int32 * OLD),
+        ("old_n", c.c_float * OLD),
         ("head", c.c_int32),
         ("keeper", c.c_int32),
     )
@@ -83,12 +83,12 @@ class News(c.Structure):
 
 for _name, _result in (("size", c.c_int64), ("layout", c.c_int64), ("sound", c.c_int), ("feed", c.c_int64)):
     getattr(lib, f"gh_series_{_name}").restype = _result
-lib.gh_series_arm.argtypes = (c.c_void_p, c.c_float, c.c_float)
+lib.gh_series_arm.argtypes = (c.c_void_p, c.c_void_p, c.c_float, c.c_float)
 lib.gh_series_replay.argtypes = (c.c_void_p, c.c_void_p, c.c_int64)
 lib.gh_series_feed.argtypes = (*(c.c_void_p,) * 2, c.c_int64, *(c.c_void_p,) * 5)
 lib.gh_model_size.restype = c.c_int64
 lib.gh_model_make.argtypes = (c.c_void_p, *(c.c_double,) * 4)
-lib.gh_bocd_posterior.argtypes = (c.c_void_p, c.c_double, c.c_void_p)
+lib.gh_bocd_posterior.argtypes = (c.c_void_p, c.c_void_p)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Series:
         if state is None:
             self.state = State()
             self.address = c.addressof(self.state)
-            lib.gh_series_begin(c.c_void_p(self.address))
+            lib.gh_series_begin(c.c_void_p(model.address), c.c_void_p(self.address))
         else:
             if len(state) != c.sizeof(State):
                 raise InputError("cannot use the state", f"a series of {len(state)} bytes, not {c.sizeof(State)}")
@@ -153,7 +153,7 @@ class Series:
 
     def arm(self, centre: float, scale: float, replay_from: int) -> None:
         """Start the posterior with this standardisation, then give it the values kept from `replay_from` on."""
-        lib.gh_series_arm(self.address, centre, scale)
+        lib.gh_series_arm(self.model.address, self.address, centre, scale)
         lib.gh_series_replay(self.model.address, self.address, replay_from)
 
     def logs(self, begin: int, end: int) -> Floats:
@@ -180,9 +180,9 @@ class Series:
         return float(self.state.total_at[(at - 1) % KEPT]) if at > 0 else 0.0
 
     def posterior(self) -> Floats:
-        """P(r) for r = 0 .. 32, then the mass of all longer runs (34 values)."""
-        out = np.empty(YOUNG + 2, np.float32)
-        lib.gh_bocd_posterior(self.address, self.model.prior.hazard, out.ctypes.data)
+        """P(r) for r = 0 .. 31, then the mass of all longer runs (33 values)."""
+        out = np.empty(YOUNG + 1, np.float32)
+        lib.gh_bocd_posterior(self.address, out.ctypes.data)
         return out
 
     def to_bytes(self) -> bytes:
