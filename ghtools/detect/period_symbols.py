@@ -166,6 +166,7 @@ def human_bytes(n: int) -> str:
 
 def describe(c: Columns, i: int, names: dict[int, str]) -> str:
     """Call i for people: `all_reduce of 26.2 MB on dp`."""
-    comm = int(c.comm[i])
-    size = "" if OPS[c.op[i]] == "barrier" else f" of {human_bytes(int(c.bytes[i]))}"
-    return f"{OPS[c.op[i]]}{size} on {names.get(comm) or f'communicator {comm:x}'[:20]}"
+    comm, code = int(c.comm[i]), int(c.op[i])
+    op = OPS[code] if code < len(OPS) else f"op{code}"  # of a newer version
+    size = "" if op == "barrier" else f" of {human_bytes(int(c.bytes[i]))}"
+    return f"{op}{size} on {names.get(comm) or f'communicator {comm:x}'[:20]}"
