@@ -168,7 +168,7 @@ class Leaves:
             # What touches the end of the data may go on in the next piece, except a mark.
             if match and (match[1] or match.end() < len(self._data) or self._end):
                 self._at = match.end()
-                if match[3] and self._open and self._at == len(self._data):
+                if match[3] and self._open and self._at == len(self._data) and _may_go_on(match[3]):
                     raise self._bad(CUT)  # this may be half a number
                 return match[1] or "", match[2] or "", match[3] or ""
             rest = self._data[self._at : self._at + 40].lstrip(_BLANK)
@@ -204,6 +204,10 @@ class Leaves:
     def _bad(self, why: str) -> InputError:
         self.cut = why == CUT
         return InputError(f"bad input at {self.where()}", why)
+
+
+def _may_go_on(word: str) -> bool:
+    return word[0] in "-0123456789" or any(literal.startswith(word) for literal in _LITERAL)
 
 
 def _short(word: str) -> str:
