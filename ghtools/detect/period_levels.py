@@ -87,6 +87,8 @@ def find_levels(
     sums = prefix_sums(c.h)
     log_gap = np.zeros(n)
     log_gap[1:] = np.log(np.maximum(np.diff(c.t), 1))
+    lost = np.cumsum(c.broken)
+    total = max(n, int(c.seq[-1]) - int(c.seq[0]) + 1) if lost[-1] else n
     best: dict[int, Level] = {}
     for order in orders:
         tok = tokens(c.h, order)
@@ -99,17 +101,24 @@ def find_levels(
         if not len(cur):
             continue
         sig = sums[nxt] - sums[cur]
+        torn = lost[nxt] > lost[cur]
+        span = np.where(torn, c.seq[nxt] - c.seq[cur], nxt - cur)  # with the calls lost in it
+        sig[torn] = span[torn].astype(np.uint64) * _B  # its calls are not known, but their number is
         key = (token * _A) ^ (sig * _B)
         _, head, group, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-        length = nxt[head] - cur[head]
-        good = np.flatnonzero((count >= min_count) & (count * length >= min_share * n))
-        follow = np.bincount(group[:-1], weights=(group[1:] == group[:-1]), minlength=len(count))
+        length = span[head]
+        whole = count
+        if torn.any():
+            count = _with_torn(token[head], length, torn[head], count, min(min_count, 2))
+        good = np.flatnonzero((count >= min_count) & (count * length >= min_share * total) & ~torn[head])
+        chain = (group[1:] == group[:-1]) | (torn[1:] & (span[1:] == span[:-1]) & (token[1:] == token[:-1]))
+        follow = np.bincount(group[:-1], weights=chain, minlength=len(count))
         if not len(good):
             continue
         inner = log_gap[cur]
         for back in range(1, order - 1):
             inner = np.maximum(inner, log_gap[cur - back])
-        gap = np.bincount(group, weights=inner) / count
+        gap = np.bincount(group, weights=inner) / whole
         heads = np.concatenate(([0], np.flatnonzero(token[1:] != token[:-1]) + 1))
         mine = np.searchsorted(heads, head[good], "right") - 1
         ends = np.append(heads, len(token))[1:]
@@ -121,11 +130,11 @@ def find_levels(
                 sig=int(sig[head[g]]),
                 calls=int(length[g]),
                 count=int(count[g]),
-                share=int(count[g]) * int(length[g]) / n,
+                share=int(count[g]) * int(length[g]) / total,
                 order=order,
                 token=int(token[head[g]]),
                 purity=1.0 - short / (b - a),
-                chained=float(follow[g] / count[g]),
+                chained=float(follow[g] / whole[g]),
                 pause=float(gap[g]),
                 reduces=bool(reduces[cur[head[g]]]),
             )
@@ -145,6 +154,19 @@ def find_levels(
         np.add.at(edge, ends, -1)
         level.inside = np.cumsum(edge[:-1]) > 0
     return out
+
+
+def _with_torn(token: U64, span: I64, torn: NDArray[np.bool_], count: I64, least: int) -> I64:
+    """Counts of groups of whole pieces, with the torn pieces of the same token and number of calls added."""
+    key = (token * _A) ^ (span.astype(np.uint64) * _B)
+    mine, at = key[torn], count[torn]
+    order = np.argsort(mine)
+    mine, at = mine[order], at[order]
+    if not len(mine):
+        return count
+    where = np.minimum(np.searchsorted(mine, key), len(mine) - 1)
+    more = np.where((mine[where] == key) & ~torn & (count >= least), at[where], 0)
+    return np.asarray(count + more, np.int64)
 
 
 def cuts(c: Columns, level: Level) -> I64:
