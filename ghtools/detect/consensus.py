@@ -16,7 +16,7 @@ from ghtools.stream.records import Change, Job
 WINDOW_ITERS = 6  # onsets this many iterations apart can be the same event
 WINDOW_NS = 2_000_000_000  # and so can those this close in time
 GONE_ITERS, GONE_NS, GONE_RECORDS = 40, 20_000_000_000, 8
-KEEP = 64  # events remembered
+KEEP = 32  # events remembered
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Event:
     relief: dict[int, Change] = field(default_factory=dict)
     update: dict[int, Change] = field(default_factory=dict)
     over: bool = False
+    updated_t_ns: int = 0  # time of the last update that was said
 
 
 class Consensus:
@@ -148,10 +149,18 @@ class Consensus:
                 event.onset[change.rank] = change
             yield from self._declare(event, change)
             return
-        event.update[change.rank] = change
-        if event.number and not event.over and self._most(event.update):
+        near = event.window_ns
+        if event.over or abs(change.onset_t_ns - event.updated_t_ns) <= near:
+            return
+        same = {
+            r: c
+            for r, c in event.update.items()
+            if c.type == change.type and abs(c.onset_t_ns - change.onset_t_ns) <= near
+        }
+        event.update = {**same, change.rank: change}
+        if self._most(event.update):
             votes = list(event.update.values())
-            event.update = {}
+            event.update, event.updated_t_ns = {}, change.onset_t_ns
             yield self._sum(change.type, "confirmed", votes, change, event.number)
 
     def _declare(self, event: Event, change: Change) -> Iterator[Change]:

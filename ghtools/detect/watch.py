@@ -517,7 +517,7 @@ class Watch:
                 item.why = f"slower since a restart; {item.why}"
             yield from change
         elif episode is not None and now < was and self._is_back(now, episode):
-            yield self._relief(at, found, float(s.mass_look))
+            yield self._relief(memory.began, found, float(s.mass_look))
         elif now - was < -0.7 * settings.min_log:
             self._settle(at, now, new_base=episode is None)
             if episode is not None:

@@ -112,6 +112,13 @@ def step(low: float, high: float, kind: str = "plain", down: bool = False) -> Ca
     return make
 
 
+def g15(rng: Generator, n: int) -> Case:
+    """The goal's step: 15 % in 2 % noise."""
+    y, at = base(rng, n, 0.02)[0], int(rng.integers(120, 420))
+    y[at:] += np.log(1.15)
+    return Case(np.exp(y), at, at)
+
+
 def p5(rng: Generator, n: int) -> Case:
     y, at = _noise("plain", rng, n), int(rng.integers(120, 420))
     second = at + int(rng.integers(30, 81))
@@ -142,7 +149,7 @@ QUIET: dict[str, Callable[[Generator, int], Case]] = {
 CHANGED: dict[str, Callable[[Generator, int], Case]] = {
     "P0": step(0.10, 0.12), "P1": step(0.12, 0.15), "P2": step(0.15, 1.0), "P3": step(0.12, 0.15, "heavy"),
     "P4": step(0.12, 0.15, "periodic"), "P5": p5, "P6": p6, "P7": step(0.11, 0.15, down=True), "P8": p8,
-    "P9": step(0.12, 0.15, "all"), "P10": step(0.12, 0.15, "ar"),
+    "P9": step(0.12, 0.15, "all"), "P10": step(0.12, 0.15, "ar"), "G15": g15,
 }  # fmt: skip
 
 
