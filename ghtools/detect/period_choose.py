@@ -27,6 +27,7 @@ MIN_SPAN_NS = 2_000_000_000  # a shorter window, while more may come, may be one
 FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
 PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
 PAUSE_LEAST = 0.05  # of a piece: less is noise
+PAUSE_TWOS = 0.01  # the same where it comes after 2, 4, 8, ... pieces, as an optimizer's step does
 MAX_ACCUMULATE = 128  # micro-batches of a step that are told from evaluation by time alone
 PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
 SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
@@ -167,7 +168,7 @@ def _among(c: Columns, levels: list[Level], final: bool, repeats: int, reduces: 
     for i, level in enumerate(levels):
         facts = _facts(c, level, inverse, first)
         at = cuts(c, level)
-        longer = next((b for b in levels[i + 1 :] if b.calls > level.calls + 1 and b.share >= level.share * 0.8), None)
+        longer = next((b for b in levels[i + 1 :] if b.calls > level.calls + 1 and b.share >= level.share * 0.6), None)
         state, why = _judge(c, level, longer, facts, at)
         rows.append(_row(level, why))
         if state == "reject":
@@ -198,7 +199,7 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
         return "accept", "all training calls are inside"
     if level.calls == 1:
         k, _ = timing.every(np.diff(c.t[at]))
-        if 1 < k < longer.calls and not pause.blocks_differ(c, longer, at, k, PAUSE_CLEAR):
+        if 1 < k < 0.7 * pause.cuts_in(at, longer) and not pause.blocks_differ(c, longer, at, k, PAUSE_CLEAR):
             return "accept", ""
     if pause.by_position(c, level, longer):
         return "reject", "its durations depend on the place in a longer pattern"
@@ -207,12 +208,14 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
     out = pause.outside(c, level, longer, at)
     if level.calls == 1 and out.share >= PAUSE_SHARE:
         return "reject", "most of the time passes outside"
-    if out.excess < PAUSE_LEAST:
+    many = pause.cuts_in(at, longer)
+    twos = many & (many - 1) == 0 and accumulates(many)
+    if out.excess < (PAUSE_TWOS if twos else PAUSE_LEAST):
         return "accept", "other calls outside are no part of training"
-    if own >= pause.DISTINCT:
-        many = pause.cuts_in(at, longer)
-        if not (PAUSE_CLEAR <= out.excess <= 1.0 and many & (many - 1) == 0 and accumulates(many)):
-            return "accept", "the pauses outside are those of logs or evaluation"
+    if level.calls == 1 and facts.reduces and not accumulates(many):
+        return "accept", "the pauses outside are those of logs or evaluation"
+    if own >= pause.DISTINCT and not (PAUSE_CLEAR <= out.excess <= 1.0 and twos):
+        return "accept", "the pauses outside are those of logs or evaluation"
     if out.excess <= 1.0:
         return "reject", "the longest pause is outside"
     return "unclear", "the pause outside may be the optimizer's step or an evaluation"
@@ -255,9 +258,13 @@ def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> C
     if len(dur) // k < (3 if final else 4):
         return Choice("wait", level=level, method="timing", why=f"repeats in time every {k}")
     place, excess, share = timing.long_position(dur, k)
-    if pause.one_long(dur, k) and excess > 1.0 and share < PAUSE_SHARE:
+    if pause.one_long(dur, k) and share < PAUSE_SHARE:
         # The optimizer's step costs less than a piece, an evaluation or a checkpoint more.
-        return Choice("unknown", level=level, every=k, method="timing", why=f"a long pause after every {k}")
+        if not accumulates(k):
+            out.why = f"a pause after every {k}, as for a log or an evaluation"
+            return out
+        if excess > 1.0:
+            return Choice("unknown", level=level, every=k, method="timing", why=f"a long pause after every {k}")
     return _composed(level, k, place)
 
 

@@ -92,7 +92,7 @@ def pattern_of(c: Columns, choice: Choice, names: dict[int, str]) -> Pattern:
         accepted=np.array([np.uint64(level.sig * choice.every % (1 << 64))]), reduces=reduces_much(inside),
         families=np.unique(inside.family), dur_ns=dur_ns, method=choice.method, anchor=describe(w, a, names),
         confidence=round(min(1.0, level.share), 3),
-        any_piece=level.order == 0, spare=_spare(inside) if choice.every == level.order == 1 else _NONE,
+        any_piece=level.order == 0, spare=_spare(inside) if choice.every == 1 else _NONE,
     )  # fmt: skip
 
 

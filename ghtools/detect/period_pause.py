@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ghtools.detect import period_timing as timing
 from ghtools.detect.period_levels import Level
-from ghtools.detect.period_symbols import I64, Columns
+from ghtools.detect.period_symbols import I64, U64, Columns
 
 DISTINCT = 1.3  # a pause so many times the next longer gap is one of its kind
 SAMPLE = 64  # pieces looked at, the latest
@@ -116,19 +117,32 @@ def outside(c: Columns, level: Level, longer: Level, at: I64) -> Outside:
     """How the one odd pause in `longer` compares with the pieces of `level`, cut at `at`."""
     piece = max(1.0, float(np.median(durations(c, level))))
     many = cuts_in(at, longer)
-    lo = np.searchsorted(at, longer.starts)
-    peak = peaks(c, at)
-    rows = [peak[a : a + many] for a in lo.tolist() if a + many <= len(peak)]
-    if many < 2 or not rows:
+    rows = [a for a in np.searchsorted(at, longer.starts).tolist() if a + many < len(at)][-SAMPLE:]
+    if many < 2 or len(rows) < 3:
         return Outside(0.0, 0.0)
-    grid = np.array(rows, float)
-    middle = np.median(grid, axis=0)
-    noise = 1.86 * float(np.median(np.abs(grid - middle))) / np.sqrt(len(rows))  # of a median
-    mid = np.sort(middle)
-    odd = float(mid[-1] - mid[(many - 1) // 2])
-    if odd < 5 * noise:
-        return Outside(0.0, 0.0)
-    return Outside(odd / piece, odd / max(1, longer.dur_ns))
+    order = np.array(rows)[:, None] + np.arange(many)  # (rows, pieces)
+    like = c.h[level.starts[0] : level.starts[0] + level.calls]
+    head, from_head = _gaps(c, at[order], like, 1)
+    tail, from_tail = _gaps(c, at[order + 1] - level.calls, like, -1)
+    known = np.where(from_head, head, np.where(from_tail, tail, np.nan))
+    known[0, 0, ~(from_head | from_tail).any(axis=(0, 1))] = 0.0
+    gaps = np.where(np.isnan(known), np.nanmedian(known, axis=(0, 1)), known)
+    middle = np.median(gaps, axis=0)  # (pieces, calls)
+    noise = 1.86 * np.median(np.abs(gaps - middle), axis=(0, 1)) / np.sqrt(len(rows))  # of a median
+    usual = np.sort(middle, axis=0)[(many - 1) // 2]
+    odd = np.where(middle.max(axis=0) - usual > 6 * noise, middle.max(axis=0) - usual, 0.0)
+    return Outside(float(odd.max()) / piece, float(odd.max()) / max(1, longer.dur_ns))
+
+
+def _gaps(c: Columns, first: I64, like: U64, step: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Gap before each call of the pieces that begin at `first`, and whether the calls are as usual up to there.
+
+    Up to there from the front for step 1, from the back for -1: an extra call in a piece shifts what follows.
+    Shapes (rows, pieces, calls).
+    """
+    call = np.clip(first[:, :, None] + np.arange(len(like)), 0, len(c) - 1)
+    same = np.cumprod((c.h[call] == like)[:, :, ::step], axis=2, dtype=bool)[:, :, ::step]
+    return (c.t[call] - c.t[np.maximum(call - 1, 0)]).astype(float), same
 
 
 def blocks_differ(c: Columns, longer: Level, at: I64, k: int, least: float) -> bool:

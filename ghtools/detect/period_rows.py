@@ -29,6 +29,7 @@ class Pieces:
     sig: U64
     gap: Bools  # calls were lost inside, or time went backwards
     ok: Bools  # an ordinary iteration
+    fits: Bools  # calls were lost inside, but by seq their number is that of an ordinary iteration
 
     @classmethod
     def of(cls, c: Columns, at: I64, sums: U64, pattern: Pattern) -> Pieces:
@@ -40,7 +41,8 @@ class Pieces:
             lost = np.cumsum(c.broken)
             gap |= lost[b] > lost[a]
         sig = sums[b] - sums[a]
-        return cls(a, b, b - a, dur, sig, gap, pattern.ordinary(sig) & ~gap)
+        fits = gap & (c.seq[b] - c.seq[a] == pattern.calls)
+        return cls(a, b, b - a, dur, sig, gap, pattern.ordinary(sig) & ~gap, fits)
 
     def __len__(self) -> int:
         return len(self.a)

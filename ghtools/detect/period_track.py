@@ -192,7 +192,7 @@ class Tracker:
                 self._drop(self._n - BUFFER_CALLS // 2)
             return []
         pieces = Pieces.of(c, at, prefix_sums(c.h), p)
-        good = np.flatnonzero(pieces.ok)
+        good = np.flatnonzero(pieces.ok | pieces.fits)
         done = int(good[-1]) + 1 if len(good) else 0  # pieces after the last ordinary one are held back
         out: Out = []
         new = self._same_new(c, pieces, p)
@@ -264,7 +264,7 @@ class Tracker:
         if not len(left):
             p.spare = left
             return None
-        p.token, p.spare = int(left[0]), left[1:]
+        p.order, p.token, p.spare = 1, int(left[0]), left[1:]
         return int(short[0])
 
     def _changed(self, odd: int, p: Pattern, final: bool) -> Out:
