@@ -39,6 +39,7 @@ class Page:
     writes: str = ""  # kinds made
     forwards: bool = True  # whether all other records are passed on
     exits: str = "0 2 3"  # exit codes it can end with, beside 70
+    exits_text: str = ""  # said before them
     examples: str = ""  # what cannot be a transcript since it needs a running job; indented lines are commands
     overhead: str = ""
     caveats: str = ""

@@ -23,21 +23,15 @@ from ghtools import __version__
 from ghtools.stream.errors import EXIT_DOC, Exit
 from ghtools.stream.records import KINDS
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRANSCRIPTS = ROOT / "tests" / "transcripts"
 MARK = ("<!-- commands: made by `make man` -->", "<!-- end of commands -->")
 
 
 def entry_points() -> dict[str, str]:
-    """Command name -> "module:function", from pyproject.toml, in its order."""
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        scripts: dict[str, str] = tomllib.load(file)["project"]["scripts"]
-    return scripts
+    """Command name -> "module:function", from pyproject.toml, in its order (Python 3.10 has no TOML reader)."""
+    section = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]\n")[2].partition("\n[")[0]
+    return dict(re.findall(r'^(gh-[\w-]+) = "([\w.:]+)"$', section, re.M))
 
 
 def load(target: str) -> Any:
@@ -81,9 +75,16 @@ def record_fields(kinds: str) -> list[str]:
     return lines
 
 
+def value_name(parameter: Any) -> str:
+    """What an option's value is called where it has no name of its own: INT, FLOAT, TEXT, PATH."""
+    annotation = str(parameter.type_descriptor.annotation)
+    known = {"int": "N", "float": "X", "Path": "FILE"}
+    return next((word for part, word in known.items() if part in annotation), "TEXT")
+
+
 def options(app: typer.Typer) -> tuple[list[str], str]:
     """The OPTIONS section and the synopsis, from the click command behind the app."""
-    group = typer.main.get_command(app)
+    group: Any = typer.main.get_command(app)
     lines: list[str] = []
     synopsis = ["[\\fIOPTION\\fR]..."]
     for parameter in group.params:
@@ -97,7 +98,7 @@ def options(app: typer.Typer) -> tuple[list[str], str]:
         if parameter.param_type_name == "argument":
             names = f"\\fI{quote(re.sub(r'[.]+$', '', parameter.metavar or (parameter.name or '').upper()))}\\fR"
         elif not record.get("is_flag") and not record.get("count"):
-            names += f" \\fI{quote(parameter.metavar or parameter.type.name.upper())}\\fR"
+            names += f" \\fI{quote(parameter.metavar or value_name(parameter))}\\fR"
         text = record.get("help") or ""
         default = parameter.default
         if (
@@ -137,7 +138,7 @@ def page(name: str, entry: Any) -> str:
             lines += [".PP", "Records of other kinds are passed on unchanged."]
     if info.writes:
         lines += [".SH OUTPUT", *record_fields(info.writes)]
-    lines += [".SH EXIT STATUS"]
+    lines += [".SH EXIT STATUS", *paragraphs(info.exits_text)]
     for code in [*(Exit(int(number)) for number in info.exits.split()), Exit.BUG]:
         lines += [".TP", f"\\fB{int(code)}\\fR", quote(EXIT_DOC[code])]
     if name == "gh-import":

@@ -15,15 +15,44 @@ import typer
 from ghtools import __version__
 from ghtools.stream.errors import GhError
 
-from ._cli import Quiet, Voice, command
+from ._cli import Page, Quiet, Voice, command
 
 if TYPE_CHECKING:
     from ghtools.job.chain import Stage
 
+PAGE = Page(
+    exits="2 4",
+    exits_text="The exit code of the command, 128 + n if signal n ended it. Where no command could be started:",
+    examples="""
+Watch a job, keep its stream and draw it at the end:
+
+    gh-run --out job.ght --plot job.png -- torchrun --nproc-per-node 8 train.py
+
+Other stages, and where alerts go:
+
+    gh-run --pipe 'gh-trace | gh-bocd | gh-alert --prom /var/lib/node_exporter/gh.prom' -- srun ./train
+
+Watch a job that runs already:
+
+    gh-run --attach 3f2a
+""",
+    overhead="""
+The shim costs tens of nanoseconds a communication call (`make bench` prints it for your machine). The chain runs in
+processes of its own at a lower priority (nice 5): gh-trace looks at the rings twenty times a second, the others
+work when records come. `gh-doctor --overhead` measures what the shim costs a job that runs.
+""",
+    caveats="""
+What LD_PRELOAD cannot reach is not seen: a statically linked NCCL, a library opened with RTLD_DEEPBIND, a program
+that is setuid. gh-doctor says so. Replays of a CUDA graph make no library call and are not seen either.
+
+On several hosts, run it on each one: each watches its own ranks.
+""",
+    see="gh-trace gh-period gh-bocd gh-alert gh-plot gh-doctor",
+)
 CHAIN = "gh-trace | gh-period | gh-bocd | gh-alert"
 
 
-@command("gh-run", allow_interspersed_args=False)
+@command("gh-run", PAGE, allow_interspersed_args=False)
 def main(
     run: Annotated[
         list[str] | None,
@@ -52,7 +81,7 @@ def main(
     The command keeps its stdin, stdout, stderr, signals and exit code; only LD_PRELOAD and GHT_JOB are added to
     its environment. The chain runs beside it in processes of its own: if one dies, the job goes on.
 
-    gh-run -- torchrun --nproc-per-node 8 train.py
+        gh-run -- torchrun --nproc-per-node 8 train.py
     """
     from ghtools.job.chain import Chain, parse_chain, preload, spawn_job
     from ghtools.job.native import SHIM

@@ -15,15 +15,40 @@ import typer
 from ghtools import __version__
 from ghtools.stream.errors import Exit, GhError, MissingError
 
-from ._cli import Quiet, Voice, command, output, stop
+from ._cli import Page, Quiet, Voice, command, output, stop
 
 if TYPE_CHECKING:
     from ghtools.stream.records import Record
 
+PAGE = Page(
+    writes="job comm calls",
+    forwards=False,
+    exits="0 2 4",
+    examples="""
+    gh-trace --list
+    gh-trace | gh-bocd | gh-alert
+    gh-trace --once > now.ght
+    gh-trace --attach $(pgrep -f train.py) | gh-period | gh-show
+""",
+    overhead="""
+Reading takes nothing from the job: the rings are shared memory, looked at twenty times a second. With --attach each
+communication call of the job costs the kernel's uprobe, about a microsecond or two.
+""",
+    caveats="""
+A ring holds 65,536 calls a rank (GHT_RING_SLOTS), fewer where space is short; a reader that falls further behind
+loses calls, which are counted in `lost` and in the end record.
+
+The times are those at which the host entered a call. On a GPU that is when the work was enqueued, not when it ran.
+
+--attach needs root or CAP_BPF with CAP_PERFMON, and sees calls from then on: communicators made before have no name
+and no known members.
+""",
+    see="gh-run gh-period gh-bocd gh-doctor",
+)
 POLL_S = 0.05
 
 
-@command("gh-trace")
+@command("gh-trace", PAGE)
 def main(
     job: Annotated[
         str,

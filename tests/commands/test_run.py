@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -113,7 +112,7 @@ def test_a_command_without_communication_is_said_to_have_none(clean_env: Env, tm
     out = tmp_path / "s.ght"
     done = gh_run(clean_env, "--pipe", "gh-trace", "--out", str(out), "--", "true")
     assert b"no communication call was seen" in done.stderr
-    assert os.stat(out).st_mode & 0o777 == 0o600
+    assert out.stat().st_mode & 0o777 == 0o600
 
 
 def wait_for(path: Path, seconds: float = 20.0) -> None:

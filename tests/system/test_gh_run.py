@@ -127,8 +127,7 @@ def test_the_chain_from_another_terminal(clean_env: Env) -> None:
     done = subprocess.run(
         ["bash", "-c", "gh-trace | gh-bocd --keep | gh-alert"],
         env=clean_env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         timeout=120,
     )
     job.communicate(timeout=60)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iteration that gh-period finds in real training jobs is the loop's own, within 1 % of its clock.
+
+Both are taken over the same stretch of the job: from the loop's step FIRST to its last, in iterations and in time.
+`python -m tests.system.test_iterations` prints the table of all jobs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ghtools.stream.framing import sections
+from ghtools.stream.records import Iters
+from tests.conftest import BIN, ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+Env = dict[str, str]
+FIRST = 15  # after warm-up, rebuilt buckets and the like
+STEPS = 60
+
+# name: script, ranks, options
+JOBS: dict[str, tuple[str, int, str]] = {
+    "plain DDP": ("ddp.py", 2, ""),
+    "DDP, one bucket": ("ddp.py", 2, "--bucket-mb 1000"),
+    "DDP, 4 micro-batches, no_sync": ("ddp.py", 2, "--accumulate 4 --no-sync --batch 4"),
+    "DDP, loss averaged every 5, evaluation every 20": ("ddp.py", 2, "--log-every 5 --eval-every 20"),
+    "own loop, one all-reduce a parameter": ("loop.py", 2, ""),
+    "own loop, one all-reduce": ("loop.py", 2, "--one"),
+    "FSDP2": ("fsdp.py", 2, ""),
+    "FSDP2, norm clipped": ("fsdp.py", 2, "--clip"),
+    "pipelining, 1F1B": ("pipe.py", 4, ""),
+    "pipelining, GPipe": ("pipe.py", 2, "--schedule gpipe"),
+    "DTensor tensor parallel x data parallel": ("tensor.py", 4, ""),
+    "Hugging Face Trainer": ("hf_trainer.py", 2, ""),
+}
+
+
+def loop_clock(path: Path) -> tuple[int, int, float]:
+    """From the job's own notes (rank 0): begin of step FIRST, begin of the last step, mean iteration between, ns."""
+    rows = [json.loads(line) for line in Path(f"{path}.0").read_text().splitlines()]
+    begin, last = rows[FIRST]["t_ns"], rows[-1]["t_ns"]
+    return begin, last, (last - begin) / (len(rows) - 1 - FIRST)
+
+
+def found_clock(stream: Path, begin: int, last: int) -> tuple[int, float]:
+    """Iterations of rank 0 that began in [begin, last), and their mean length, ns."""
+    starts, lengths = [], []
+    with open(stream, "rb") as file:
+        for section in sections(file, lambda error: None):
+            for record in section:
+                if isinstance(record, Iters) and record.rank == 0:
+                    starts.append(record.t_ns)
+                    lengths.append(record.dur_ns)
+    if not starts:
+        return 0, float("nan")
+    t_ns, dur_ns = np.concatenate(starts), np.concatenate(lengths)
+    inside = (t_ns >= begin) & (t_ns < last)
+    return int(inside.sum()), float(dur_ns[inside].mean())
+
+
+def measure(name: str, env: Env, folder: Path, attach: bool = False) -> tuple[float, float, int]:
+    """Run a job; the loop's mean iteration, gh-period's (ms), and the iterations compared."""
+    script, ranks, options = JOBS[name]
+    times, stream = folder / "times", folder / "job.ght"
+    job = ["torchrun", "--nproc-per-node", str(ranks), str(ROOT / "tests" / "jobs" / script)]
+    job += ["--steps", str(STEPS), "--times", str(times), *options.split()]
+    if attach:
+        process = subprocess.Popen(job, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while not Path(f"{times}.0").exists() and process.poll() is None:
+            time.sleep(0.1)
+        with open(stream, "wb") as file:
+            chain = f"gh-trace --attach {process.pid} | gh-period --keep"
+            traced = subprocess.run(["bash", "-o", "pipefail", "-c", chain], env=env, stdout=file, timeout=120)
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, traced.returncode) == (0, 0), err.decode()
+    else:
+        watch = ["gh-run", "--pipe", "gh-trace | gh-period", "--out", str(stream), "--"]
+        done = subprocess.run([*watch, *job], env=env, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stderr
+    begin, last, loop_ns = loop_clock(times)
+    count, found_ns = found_clock(stream, begin, last)
+    return loop_ns / 1e6, found_ns / 1e6, count
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_iteration_time_is_the_loops_own(name: str, clean_env: Env, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    if JOBS[name][0] == "hf_trainer.py":
+        pytest.importorskip("accelerate", reason="the extra `jobs` is not installed")
+        if importlib.util.find_spec("transformers") is None:
+            pytest.skip("the extra `jobs` is not installed")
+    loop, found, _ = measure(name, clean_env, tmp_path)
+    assert found == pytest.approx(loop, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["plain DDP", "pipelining, 1F1B"])
+def test_attached_without_the_shim(name: str, clean_env: Env, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from ghtools.source.uprobe import check
+
+    if missing := check():
+        pytest.skip(f"uprobes cannot be used here: {missing[0]}")
+    loop, found, _ = measure(name, clean_env, tmp_path, attach=True)
+    assert found == pytest.approx(loop, rel=0.01)
+
+
+def main() -> None:
+    """Print the table."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("GHT_", "LD_PRELOAD"))}
+    print("| job | ranks | how | loop, ms | gh-period, ms | difference | iterations |\n|---|---|---|---|---|---|---|")
+    for name in sys.argv[1:] or JOBS:
+        for attach in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                own = {"PATH": f"{BIN}:{env['PATH']}", "GHT_DIR": f"{folder}/rings", "OMP_NUM_THREADS": "1"}
+                loop, found, count = measure(name, env | own, Path(folder), attach)
+            how = "uprobes" if attach else "shim"
+            row = [
+                name,
+                str(JOBS[name][1]),
+                how,
+                f"{loop:.2f}",
+                f"{found:.2f}",
+                f"{100 * (found / loop - 1):+.2f} %",
+                str(count),
+            ]
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
