@@ -65,7 +65,7 @@ def opened(file: File) -> Iterator[sqlite3.Connection]:
                 yield database
             finally:
                 database.close()
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise InputError(f"bad input: {file.name}", f"the database is not sound: {error}") from None
 
 
