@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ghtools.stream.errors import InputError
 from ghtools.stream.records import Change
 
@@ -14,6 +16,7 @@ from .detector import Detector
 from .watch import Episode, Memory, Pending, Watch
 
 MAGIC = "ghtools-bocd-state-1"
+SAMPLES = ("base", "anchor", "prior")
 
 T = TypeVar("T")
 
@@ -24,7 +27,7 @@ def dump(detector: Detector) -> tuple[dict[str, Any], list[bytes]]:
     watches = list(detector.watches.values())
     meta = {
         "settings": _settings(detector),
-        "watches": [{"rank": w.rank, **asdict(w.memory)} for w in watches],
+        "watches": [{"rank": w.rank, **_memory(w.memory)} for w in watches],
         "consensus": {
             "seen": [[rank, asdict(s)] for rank, s in con.seen.items()],
             "listed": [[rank, state] for rank, state in con.listed.items()],
@@ -50,8 +53,8 @@ def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> Non
             memory = _plain(Memory, item)
             memory.pending = _plain(Pending, item["pending"]) if item["pending"] else None
             memory.episode = _plain(Episode, item["episode"]) if item["episode"] else None
-            memory.base = [float(v) for v in item["base"]][:256]
-            memory.anchor = [float(v) for v in item["anchor"]][:256]
+            for name in SAMPLES:
+                setattr(memory, name, np.array([float(v) for v in item[name]][:256], np.float32))
             detector.watches[rank] = Watch(rank, detector.model, detector.settings, detector.explain, blob, memory)
         con, saved = detector.consensus, meta["consensus"]
         con.seen = {_whole(rank): _plain(Seen, item) for rank, item in saved["seen"]}
@@ -62,6 +65,13 @@ def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> Non
         con.records = _whole(saved["records"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError("cannot use the state", f"it is damaged ({error})", "removing it") from None
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    item = asdict(memory)
+    for name in SAMPLES:
+        item[name] = [float(v) for v in item[name]]
+    return item
 
 
 def _settings(detector: Detector) -> dict[str, Any]:

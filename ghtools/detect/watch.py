@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import exp, log
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,21 +76,25 @@ class Episode:
     verdict: str = "fail-slow"
 
 
+def _none() -> Floats:
+    return np.empty(0, np.float32)
+
+
 @dataclass
 class Memory:
-    """What survives a change: plain values, so that it can be saved."""
+    """What survives a change: plain values and samples of log durations, so that it can be saved."""
 
     incarnation: int = 0
     segment: int = 0  # first value of the present level
     began: int = 0  # first value after the start or a restart
     restarted: bool = False  # not yet compared with the process before
     rejoined: bool = False  # compared, and found as before: its samples still hold
-    prior: list[float] = field(default_factory=list)  # sample of the level before the restart
+    prior: Floats = field(default_factory=_none)  # sample of the level before the restart
     episodes: int = 0
     pending: Pending | None = None
     episode: Episode | None = None
-    base: list[float] = field(default_factory=list)  # sample of the healthy level, log durations
-    anchor: list[float] = field(default_factory=list)  # sample of the level last reported
+    base: Floats = field(default_factory=_none)  # sample of the healthy level, log durations
+    anchor: Floats = field(default_factory=_none)  # sample of the level last reported
     burst: int = 0  # length of the longest burst that passed lately
     burst_at: int = 0
     burst_size: float = 0.0  # its height, log
@@ -178,9 +181,9 @@ class Watch:
             yield back
             return
         if n <= BEFORE + 5 and not memory.rejoined:
-            memory.anchor = [float(v) for v in values[-BEFORE:]]
-            if memory.episode is None:
-                memory.base = list(memory.anchor)
+            memory.anchor = self._before(s.count).copy()
+            if memory.episode is None and len(memory.anchor) <= n:  # else the older sample still holds
+                memory.base = memory.anchor
             s.anchor = float(np.median(memory.anchor))
         s.level = float(np.median(values[-BEFORE:]))
         rest = REFRESH if memory.episode is None else FADE_N
@@ -200,7 +203,7 @@ class Watch:
         slow = np.flatnonzero(np.convolve(values > edge, np.ones(5), "same") >= 3)
         first = min(int(slow[-1]) + 1 if len(slow) else 0, len(values) - FIRST)
         at = s.count - len(values) + first
-        before = values[:first] if first else np.asarray(self.memory.anchor, np.float32)
+        before = values[:first] if first else self.memory.anchor
         found = judge(before, values[first:], self._threshold(-1))
         return self._relief(at, found, float(s.mass_look))
 
@@ -223,8 +226,8 @@ class Watch:
         memory = self.memory
         mine = self.series.logs(max(memory.segment, at - BEFORE), at)
         healthy = memory.episode is None or memory.episode.minor
-        if len(mine) < BEFORE and healthy and memory.base and (memory.rejoined or memory.segment != memory.began):
-            older = np.asarray(memory.base[-(BEFORE - len(mine)) :], np.float32)
+        if len(mine) < BEFORE and healthy and len(memory.base) and (memory.rejoined or memory.segment != memory.began):
+            older = memory.base[-(BEFORE - len(mine)) :]
             if abs(float(np.median(older)) - self.series.state.level) < 0.3 * self.settings.min_log:
                 return np.concatenate((older, mine))
         return mine
@@ -313,7 +316,7 @@ class Watch:
         memory = self.memory
         if memory.episode is None or len(after) < BACK_N or len(memory.base) < FIRST:
             return False
-        base = np.asarray(memory.base, np.float32)
+        base = memory.base
         middle = float(np.median(base))
         width = max(0.5 * self.settings.min_log, 2.5 * 1.4826 * float(np.median(np.abs(base - middle))))
         if width > 0.5 * (memory.episode.level - middle) or float(after[-BACK_N:].max()) > middle + width:
@@ -343,7 +346,7 @@ class Watch:
     def _anchor(self) -> Floats:
         """The level last reported, or, while only a small loss is, the one before it."""
         memory = self.memory
-        return np.asarray(memory.base if memory.episode and memory.episode.minor else memory.anchor, np.float32)
+        return memory.base if memory.episode and memory.episode.minor else memory.anchor
 
     def _guard(self) -> Iterator[Change]:
         """The slow average has left the anchor: a ladder of small steps, a ramp, or a small loss that lasts."""
@@ -397,8 +400,8 @@ class Watch:
                 yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
                 return
             memory.episodes += 1
-            if not (gradual and memory.base):
-                memory.base = [float(v) for v in self._before(at)]
+            if not (gradual and len(memory.base)):
+                memory.base = self._before(at).copy()
             memory.episode = Episode(
                 memory.episodes, healthy, level_now, index, at, self.series.t_at(at), self.series.total_before(at),
                 minor, verdict,
@@ -424,7 +427,7 @@ class Watch:
     def _is_back(self, level: float, episode: Episode) -> bool:
         """Is this level the one before the episode, or near enough to call it over?"""
         gain = episode.level - episode.base
-        base = np.asarray(self.memory.base, np.float32)
+        base = self.memory.base
         noise = 1.4826 * float(np.median(np.abs(base - np.median(base)))) if len(base) else 0.0
         room = max(0.5 * self.settings.min_log, min(2 * noise, 0.25 * gain))
         if episode.minor:
@@ -450,13 +453,13 @@ class Watch:
         self._settle(at, level, new_base=faster, anchor=None if faster else memory.base)
         return change
 
-    def _settle(self, at: int, level: float, new_base: bool = False, anchor: list[float] | None = None) -> None:
+    def _settle(self, at: int, level: float, new_base: bool = False, anchor: Floats | None = None) -> None:
         """A change was reported: what comes is compared with the new level."""
         memory, s = self.memory, self.series.state
         memory.segment, memory.rejoined = at, False
-        memory.anchor = list(anchor) if anchor else [float(v) for v in self.series.logs(at, s.count)]
+        memory.anchor = anchor if anchor is not None and len(anchor) else self.series.logs(at, s.count).copy()
         if new_base:
-            memory.base = list(memory.anchor)
+            memory.base = memory.anchor
         s.level = level
         s.anchor = float(np.median(memory.anchor))
         s.slow = level
@@ -485,7 +488,7 @@ class Watch:
             found = judge(before, after, self.settings.min_log)
             yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict="restart")
         if not memory.restarted and s.count - memory.segment >= FIRST:
-            memory.prior = list(memory.anchor)
+            memory.prior = memory.anchor
         memory.restarted, memory.rejoined = len(memory.prior) >= FIRST, False
         s.armed = 0
         s.last_index = s.last_t_ns = -(1 << 63)
@@ -499,7 +502,7 @@ class Watch:
         """
         memory, s, settings = self.memory, self.series.state, self.settings
         n, episode = len(values), memory.episode
-        prior = np.asarray(memory.prior, np.float32)
+        prior = memory.prior
         was, now = float(np.median(prior)), float(np.median(values[-FIRST:]))
         slower = now - was > 0.7 * settings.min_log
         if slower and n < 2 * FIRST:
@@ -526,7 +529,7 @@ class Watch:
         else:
             # As before: what was known of the level still holds.
             memory.rejoined = True
-            memory.anchor = list(memory.prior)
+            memory.anchor = memory.prior
             s.anchor, s.level, s.slow = was, now, now
 
     # -- records ------------------------------------------------------------------------------------
@@ -561,9 +564,3 @@ class Watch:
                 f"rank {self.rank}: {what} at iteration {self.series.news.index}: change at iteration "
                 f"{self.series.index_at(pending.at)}, probability {pending.probability:.3f}, {found.text()}"
             )
-
-    def dump(self) -> tuple[dict[str, Any], bytes]:
-        """All state: plain values and the hot state's bytes."""
-        from dataclasses import asdict
-
-        return {"rank": self.rank, **asdict(self.memory)}, self.series.to_bytes()
