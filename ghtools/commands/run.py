@@ -125,9 +125,21 @@ def main(
     if watch is not None:
         watch.join(timeout=5.0)
         watch.finish(how[0])
+    if pid is not None:
+        _clear_away(job)
     say.flush()
     sys.stdout.flush()
     return code
+
+
+def _clear_away(job: str) -> None:
+    """Give back the memory of the job's rings, and of jobs that crashed more than a day ago."""
+    from ghtools.job.paths import clean_stale, jobs, remove_job
+
+    for found in jobs():
+        if found.job == job and not found.alive and found.uid == os.geteuid():
+            remove_job(found)
+    clean_stale(min_age_s=86_400)
 
 
 class _Watch(threading.Thread):

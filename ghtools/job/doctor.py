@@ -7,9 +7,10 @@ each check looks at what really happened: which library file the calls resolved 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -42,10 +43,19 @@ def machine_checks() -> list[Check]:
 def _shim() -> Check:
     if not SHIM.exists():
         return Check("bad", "shim", f"{SHIM} is not built; try `make shim` or `pip install .`")
-    try:
-        abi = ctypes.c_uint32.in_dll(ctypes.CDLL(str(SHIM)), "gh_shim_abi").value
-    except (OSError, ValueError) as error:
-        return Check("bad", "shim", f"{SHIM} cannot be loaded: {error}")
+    # Asked in a process of its own that has it preloaded, as a job has: a late load could fail where that works.
+    ask = "import ctypes; print(ctypes.c_uint32.in_dll(ctypes.CDLL(None), 'gh_shim_abi').value)"
+    asked = subprocess.run(
+        [sys.executable, "-c", ask],
+        env={**os.environ, "LD_PRELOAD": str(SHIM)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not asked.stdout.strip().isdigit():
+        why = (asked.stderr.strip().splitlines() or ["no answer"])[0]
+        return Check("bad", "shim", f"{SHIM} cannot be preloaded: {why}")
+    abi = int(asked.stdout)
     if abi != RING_ABI:
         return Check("bad", "shim", f"{SHIM} has ABI {abi}, the reader {RING_ABI}; try `make shim`")
     return Check("ok", "shim", f"{SHIM}, ABI {abi} as the reader")
