@@ -68,7 +68,7 @@ def main(
     from ghtools.source.live import choose_job
 
     if clean:
-        removed = [name for root in roots() for name in clean_stale(root)]
+        removed = [name for root in roots() for name in clean_stale(root, min_age_s=60)]
         print(f"removed {', '.join(removed)}" if removed else "nothing to remove")
         return Exit.OK
     running = [found for found in jobs() if found.alive]
