@@ -25,6 +25,8 @@ RANK_COLOURS = (BLUE, ORANGE, SKY, PURPLE, "#8C6D31", "#5B4B8A", BLACK, "#7FB069
 MAX_LINES = 16  # ranks drawn one by one; more are a median, a band and those that stand out
 MAX_OUTLIERS = 5
 STANDS_OUT = 1.10
+LONG_GAP = 10  # a line is broken where so many usual steps are without a value
+MAX_NOTES = 12  # slow times that are described in the picture
 MARKS = {"warmup": ("v", "warm-up"), "outlier": ("o", "evaluation, checkpoint"), "restart": ("X", "restart")}
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -129,9 +131,21 @@ def _each(axes: Any, x: Any, ranks: list[int], low: Any, high: Any, width: int) 
         else:
             at = np.repeat(x, 2)
             value = np.stack([low[place], high[place]], axis=1).ravel()
+        at, value = joined(at, value)
         colour = RANK_COLOURS[place] if len(ranks) <= len(RANK_COLOURS) else _spread(place, len(ranks))
         name = "job" if rank == -1 else f"rank {rank}"
         axes.plot(at, value, color=colour, linewidth=thin, label=name, zorder=3, alpha=0.9)
+
+
+def joined(at: Any, value: Any) -> tuple[Any, Any]:
+    """Points of a line without those that have no value; long stretches without any stay a gap."""
+    there = np.isfinite(value)
+    at, value = at[there], value[there]
+    if len(at) < 3:
+        return at, value
+    steps = np.diff(at)
+    cuts = np.flatnonzero(steps > LONG_GAP * np.median(steps[steps > 0])) + 1
+    return np.insert(at, cuts, np.nan), np.insert(value, cuts, np.nan)
 
 
 def _spread(place: int, count: int) -> Any:
@@ -150,12 +164,15 @@ def _many(axes: Any, x: Any, ranks: list[int], low: Any, high: Any) -> None:
         under = np.nanquantile(low, 0.05, axis=0)
         over = np.nanquantile(high, 0.95, axis=0)
         apart = np.nanquantile(low / middle, 0.95, axis=1)
-    axes.fill_between(x, under, over, color=SKY, alpha=0.45, linewidth=0, label="90 % of ranks", zorder=2)
-    axes.plot(x, middle, color=BLUE, linewidth=1.2, label=f"median of {len(ranks)}", zorder=4)
+    band = np.isfinite(under) & np.isfinite(over)
+    axes.fill_between(
+        x[band], under[band], over[band], color=SKY, alpha=0.45, linewidth=0, label="90 % of ranks", zorder=2
+    )
+    axes.plot(*joined(x, middle), color=BLUE, linewidth=1.2, label=f"median of {len(ranks)}", zorder=4)
     outside = [place for place in np.argsort(-apart)[:MAX_OUTLIERS] if apart[place] > STANDS_OUT]
     for number, place in enumerate(sorted(outside)):
         colour = (ORANGE, PURPLE, BLACK, "#8C6D31", "#5B4B8A")[number]
-        axes.plot(x, high[place], color=colour, linewidth=0.9, label=f"rank {ranks[place]}", zorder=3)
+        axes.plot(*joined(x, high[place]), color=colour, linewidth=0.9, label=f"rank {ranks[place]}", zorder=3)
 
 
 def _limits(axes: Any, data: PlotData, low: Any, high: Any, scale: float, log: bool) -> float:
@@ -182,6 +199,7 @@ def _limits(axes: Any, data: PlotData, low: Any, high: Any, scale: float, log: b
             axes.annotate(
                 note, (1, 1), (-2, -2),
                 xycoords="axes fraction", textcoords="offset points", ha="right", va="top", fontsize=8, color=GREY,
+                zorder=7, bbox={"boxstyle": "square,pad=0.2", "facecolor": "white", "alpha": 0.8, "linewidth": 0},
             )  # fmt: skip
     return top
 
@@ -212,12 +230,17 @@ def _episode(axes: Any, data: PlotData, episode: Episode) -> None:
         label = "relief" if episode is ended[0] else None
         axes.axvline(end - 0.5, color=GREEN, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2, label=label)
         axes.plot(end - 0.5, 1, marker="^", color=GREEN, transform=above, clip_on=False, zorder=6, ms=6)
-    wide = (end - episode.begin) / max(1, data.iterations)
-    if wide > 0.05 or len(data.shown) <= 3:
-        who = f"rank {episode.rank}\n" if episode.rank >= 0 else ""
-        note = f"{who}{text.per_cent(episode.ratio)}\n{text.duration(data.loss_ns(episode))} lost"
-        edge = episode.begin + 0.006 * data.iterations
-        axes.text(edge, 0.05, note, transform=above, va="bottom", fontsize=8, color="#8a3b00", zorder=6)
+    if len(data.shown) > MAX_NOTES:
+        return
+    note = [text.per_cent(episode.ratio), f"{text.duration(data.loss_ns(episode))} lost"]
+    if episode.rank >= 0:
+        note.insert(0, f"rank {episode.rank}")
+    wide = (end - episode.begin) / max(1, data.iterations) > 0.12
+    axes.annotate(
+        ("\n" if wide else ", ").join(note), (episode.begin - 0.5, 0.04 if wide else 0.97), (4, 0), xycoords=above,
+        textcoords="offset points", va="bottom" if wide else "top", ha="left", rotation=0 if wide else 90, fontsize=8, color="#8a3b00",
+        zorder=6,
+    )  # fmt: skip
 
 
 def _planted(axes: Any, data: PlotData) -> None:

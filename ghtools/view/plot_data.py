@@ -137,7 +137,7 @@ class PlotData:
         if not self._begun:
             self._begun, self.first = True, int(index.min())
         row = self._row(record.rank)
-        self._total_ns[record.rank] = self._total_ns.get(record.rank, 0) + int(dur_ns.sum())
+        self._total_ns[record.rank] = self._total_ns.get(record.rank, 0) + int(dur_ns.sum()) * _every(record)
         index = np.maximum(index - self.first, 0)
         self.iterations = max(self.iterations, int(index.max()) + 1)
         while int(index.max()) // self.width >= self.low.shape[1]:
@@ -245,6 +245,12 @@ class PlotData:
     def total_ns(self) -> int:
         """Time that the iterations took, of the rank that has most of them."""
         return max(self._total_ns.values(), default=0)
+
+
+def _every(record: Iters) -> int:
+    """Iterations that each point stands for: a log that is sparse says so (gh-import)."""
+    every = record.extra.get("every", 1)
+    return every if isinstance(every, int) and 1 <= every <= 1 << 40 else 1
 
 
 def collect(records: Iterable[Record]) -> PlotData:

@@ -168,6 +168,23 @@ def test_many_ranks_are_a_band_and_those_that_stand_out(tmp_path: Path) -> None:
     assert ">rank 17<" in text and ">rank 16<" not in text and ">median of 64<" in text and ">90 % of ranks<" in text
 
 
+def test_lines_run_over_points_without_a_value_but_not_over_long_gaps() -> None:
+    at = np.arange(300.0)
+    value = np.full(300, np.nan)
+    value[:100:10] = 1.0
+    value[250:290:10] = 2.0
+    x, y = plot.joined(at, value)
+    assert np.isnan(y).sum() == 1 and np.flatnonzero(np.isnan(y))[0] == 10
+    assert x[:10].tolist() == list(range(0, 100, 10)) and y[11:].tolist() == [2.0] * 4
+    assert plot.joined(at, np.full(300, np.nan))[0].tolist() == []
+
+
+def test_a_point_that_stands_for_many_iterations_counts_as_many() -> None:
+    sparse = iters(-1, [100, 200, 300], [1000, 1000, 1000])
+    sparse.extra["every"] = 100
+    assert plot_data.collect([Head(), sparse]).total_ns() == 300 * 10**9
+
+
 def test_what_cannot_be_drawn_is_said_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GhError, match="names no picture"):
         plot.draw([], tmp_path / "job.txt")
