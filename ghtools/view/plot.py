@@ -238,8 +238,8 @@ def _episode(axes: Any, data: PlotData, episode: Episode) -> None:
     wide = (end - episode.begin) / max(1, data.iterations) > 0.12
     axes.annotate(
         ("\n" if wide else ", ").join(note), (episode.begin - 0.5, 0.04 if wide else 0.97), (4, 0), xycoords=above,
-        textcoords="offset points", va="bottom" if wide else "top", ha="left", rotation=0 if wide else 90, fontsize=8, color="#8a3b00",
-        zorder=6,
+        textcoords="offset points", va="bottom" if wide else "top", ha="left", rotation=0 if wide else 90,
+        fontsize=8, color="#8a3b00", zorder=6,
     )  # fmt: skip
 
 
