@@ -100,10 +100,13 @@ static int32_t reduce_root(const void *options, int size)
 
 static GH_TLS int depth; /* a method that calls another method of the group is one call */
 
+GH_TLS struct gh_gloo_current gh_gloo_current = {.seq = -1};
+
 static void leave(int *unused)
 {
     (void)unused;
-    depth--;
+    if (--depth == 0)
+        gh_gloo_current.seq = -1;
 }
 
 static void record(const void *group, struct gh_call *c)
@@ -114,7 +117,11 @@ static void record(const void *group, struct gh_call *c)
     c->comm = comm.id;
     if (GH_UNLIKELY(c->flags & GH_FLAG_BYTES_UNKNOWN))
         c->bytes = 0;
-    gh_call(c);
+    int64_t seq = gh_call(c);
+    if (GH_UNLIKELY(gh_profiling())) {
+        gh_gloo_current.call = *c;
+        gh_gloo_current.seq = seq;
+    }
 }
 
 static int group_size(const void *group)
@@ -134,7 +141,7 @@ static int group_size(const void *group)
     {                                                                                                       \
         static void *cache;                                                                                 \
         void *(*real)(void *, void *, REMOVE_PARENS PARAMS);                                                \
-        *(void **)&real = gh_real(&cache, GLOO mangled, sonames);                                                    \
+        *(void **)&real = gh_real(&cache, GLOO mangled, sonames);                                           \
         ENTER                                                                                               \
         {                                                                                                   \
             struct gh_call c = {.op = GH_OP_##operation, .peer = -1, .flags = GH_FLAG_ASYNC};               \

@@ -23,6 +23,9 @@ static void in_child(void)
 {
     gh_ring_release();
     gh_comm_forget();
+#if defined(__x86_64__)
+    gh_gloo_forget();
+#endif
 }
 
 __attribute__((constructor)) static void shim_begin(void)

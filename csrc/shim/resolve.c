@@ -13,7 +13,7 @@
 #include "ring.h"
 #include "shim.h"
 
-/* Every copy of the shim exports this, which is how a copy is known; gh-doctor compares it with the reader's. */
+/* Every copy of the shim exports this, which is how a copy is known; gh-doctor compares it with the reader. */
 GH_EXPORT const uint32_t gh_shim_abi = GH_RING_ABI;
 
 void gh_object_path(const void *address, char *out, unsigned long cap)

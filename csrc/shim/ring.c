@@ -241,7 +241,7 @@ void gh_ring_release(void)
 void gh_ring_end(void)
 {
     struct gh_ring *r = gh_ring_get();
-    if (!r)
+    if (!r || r->header->pid != getpid()) /* a child that was cloned past the fork handlers */
         return;
     __atomic_store_n(&r->live->ended_ns, clock_ns(CLOCK_REALTIME), __ATOMIC_RELAXED);
     __atomic_store_n(&r->live->ended, 1, __ATOMIC_RELEASE);
@@ -261,15 +261,15 @@ void gh_ring_backend(uint32_t backend, const char *path)
 
 /* ---- the hot path ---- */
 
-void gh_call(const struct gh_call *call)
+int64_t gh_call(const struct gh_call *call)
 {
     struct gh_ring *r = gh_ring_get();
     if (GH_UNLIKELY(!r))
-        return;
+        return -1;
     /* Counted even while tracking is off: the number of a call means the same whoever was watching. */
     uint64_t seq = __atomic_fetch_add(&r->live->calls, 1, __ATOMIC_RELAXED);
     if (GH_UNLIKELY(!gh_control_tracking(r->live)))
-        return;
+        return -1;
     struct gh_record record = {
         .t_ns = clock_ns(CLOCK_MONOTONIC) + r->clock_offset_ns,
         .dur_ns = -1,
@@ -279,6 +279,38 @@ void gh_call(const struct gh_call *call)
         .lane = call->lane,
         .peer = call->peer,
         .flags = call->flags,
+        .op = call->op,
+        .dtype = call->dtype,
+    };
+    gh_ring_put(r->live, r->slots, r->mask, &record);
+    return (int64_t)seq;
+}
+
+bool gh_profiling(void)
+{
+    struct gh_ring *r = gh_ring_get();
+    return r && __atomic_load_n(&r->live->profiling, __ATOMIC_RELAXED);
+}
+
+int64_t gh_now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+void gh_exec(const struct gh_call *call, int64_t seq, int64_t begin_ns)
+{
+    struct gh_ring *r = gh_ring_get();
+    if (!r)
+        return;
+    struct gh_record record = {
+        .t_ns = begin_ns + r->clock_offset_ns,
+        .dur_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns,
+        .bytes = call->bytes,
+        .comm = call->comm,
+        .seq = seq,
+        .lane = call->lane,
+        .peer = call->peer,
+        .flags = (uint16_t)((call->flags & ~GH_FLAG_ASYNC) | GH_FLAG_EXEC),
         .op = call->op,
         .dtype = call->dtype,
     };

@@ -42,7 +42,11 @@ struct gh_call {
 bool gh_ring_open(int comm_rank, int comm_size); /* at the first communicator; false = pass through */
 void gh_ring_release(void);                      /* in a forked child */
 void gh_ring_end(void);                          /* at exit */
-void gh_call(const struct gh_call *call);        /* the hot path: record one call now */
+int64_t gh_call(const struct gh_call *call);     /* the hot path: record one call now; its seq, -1 = not recorded */
+bool gh_profiling(void);                         /* does the control page ask for executions to be timed */
+int64_t gh_now_ns(void);                         /* CLOCK_MONOTONIC */
+/* The execution of call `seq`: it began at begin_ns (CLOCK_MONOTONIC) and has ended now. */
+void gh_exec(const struct gh_call *call, int64_t seq, int64_t begin_ns);
 extern struct gh_ring *gh_ring_now;
 static inline bool gh_ring_is_open(void)
 {
@@ -67,6 +71,14 @@ void gh_comm_forget(void); /* in a forked child */
 
 /* hooks_gloo.c */
 void gh_gloo_prepare(void); /* find what sizes are read with; before the first group is used */
+
+extern GH_TLS struct gh_gloo_current {
+    int64_t seq; /* -1 = this thread is in no call, or in one whose execution is not to be timed */
+    struct gh_call call;
+} gh_gloo_current;
+
+/* hooks_gloo_groups.c */
+void gh_gloo_forget(void); /* in a forked child */
 
 /* resolve.c: the real function behind a hooked one */
 void *gh_resolve(const char *name, const char *const *sonames); /* sonames ends with NULL */

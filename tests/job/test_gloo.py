@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ghtools.job.paths import jobs
+from ghtools.job.control import ControlPage
+from ghtools.job.paths import jobs, make_job_dir
 from ghtools.job.ring import CommInfo, RingReader
-from ghtools.stream.records import DTYPES, FLAG_ASYNC, OPS
+from ghtools.stream.records import DTYPES, FLAG_ASYNC, FLAG_EXEC, OP_CODE, OPS
 from tests.conftest import BIN
 
 pytest.importorskip("torch", reason="torch is not installed (make setup)")
@@ -36,6 +37,30 @@ def parts_of(records: Any) -> list[Part]:
     return parts
 
 
+def check_executions(records: Any) -> None:
+    """Each collective has executions (a list of tensors may be several), known by the number of their call."""
+    is_exec = records["flags"] & FLAG_EXEC != 0
+    calls, executions = records[~is_exec], records[is_exec]
+    assert list(calls["seq"]) == list(range(len(calls)))
+    by_seq = {int(c["seq"]): c for c in calls}
+    for e in executions:
+        call = by_seq[int(e["seq"])]
+        for name in ("op", "dtype", "bytes", "peer", "comm"):
+            assert e[name] == call[name]
+        assert e["t_ns"] >= call["t_ns"]
+        assert e["dur_ns"] > 0
+    # Send and receive are no works, the monitored barrier is made of them, and the empty all-reduce raised.
+    untimed = {OP_CODE["send"], OP_CODE["recv"]}
+    want = {
+        int(c["seq"])
+        for c in calls
+        if c["op"] not in untimed
+        and c["flags"] & FLAG_ASYNC
+        and not (c["op"] == OP_CODE["all_reduce"] and c["bytes"] == 0)
+    }
+    assert set(map(int, executions["seq"])) == want
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[list[Part], list[CommInfo]]]:
     """rank -> (calls of each part, communicators)."""
@@ -43,7 +68,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[list[Part]
 
     root = tmp_path_factory.mktemp("gloo") / "rings"
     env = {**os.environ, "LD_PRELOAD": str(SHIM), "GHT_DIR": str(root), "OMP_NUM_THREADS": "1"}
-    env.pop("GHT_JOB", None)
+    env["GHT_JOB"] = "g"
+    with ControlPage.create(make_job_dir("g", root)) as page:
+        page.set_profiling(True, lease_s=600)
     command = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -58,7 +85,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[list[Part]
             live = ring.live()
             assert (lost, live.unmatched, live.dropped) == (0, 0, 0)
             assert Path(live.gloo_path).name == "libtorch_cpu.so"
-            found[file.rank] = (parts_of(records), ring.comms())
+            check_executions(records)
+            calls = records[records["flags"] & FLAG_EXEC == 0]
+            found[file.rank] = (parts_of(calls), ring.comms())
     return found
 
 
