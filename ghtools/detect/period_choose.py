@@ -193,7 +193,7 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
     if facts.same_share >= 0.2 and level.calls <= SMALL_PIECE and not nested:
         return "reject", "its calls are also made in another order outside"
     own = pause.own_pause(c, level)
-    if facts.same_share >= 0.05 and facts.same_like > 0.6 and longer is not None and own < pause.DISTINCT:
+    if facts.same_share >= 0.01 and facts.same_like > 0.8 and longer is not None and own < pause.DISTINCT:
         return "reject", "the same mixture of calls is made outside"
     if not facts.weak or longer is None:
         return "accept", "all training calls are inside"
