@@ -8,9 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent  # not resolved: a venv's python is a link
+
+# Tests do not time: a busy machine is no fault of what is tested.
+settings.register_profile("ghtools", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ghtools")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

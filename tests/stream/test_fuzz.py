@@ -73,7 +73,6 @@ BASE = base()
 
 @pytest.mark.parametrize("name", STAGES)
 @given(mutations=MUTATIONS)
-@settings(deadline=None)
 def test_broken_bytes(name: str, mutations: list[tuple[str, int, bytes]]) -> None:
     try:
         made, clean = run(STAGES[name](), mutated(BASE, mutations))
@@ -102,7 +101,7 @@ def nonsense(draw: st.DrawFn) -> list[Record]:
 
 @pytest.mark.parametrize("name", STAGES)
 @given(records=nonsense())
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 def test_sound_records_with_nonsense_in_them(name: str, records: list[Record]) -> None:
     made, clean = run(STAGES[name](), wire([Head(), *records, End()]))
     assert clean and isinstance(made[-1], End)
