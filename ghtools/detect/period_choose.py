@@ -123,7 +123,8 @@ def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -
     """
     modal = np.bincount(inverse[level.starts[0] : level.starts[0] + level.calls], minlength=kinds)
     at = cuts(c, level)
-    odd = ~np.isin(at[:-1], level.starts)
+    lost = np.cumsum(c.broken)
+    odd = ~np.isin(at[:-1], level.starts) & (lost[at[1:]] == lost[at[:-1]])  # what was lost is not known
     piece = np.searchsorted(at, np.arange(at[0], at[-1]), "right") - 1
     take = odd[piece]
     piece, kind = piece[take], inverse[at[0] : at[-1]][take]
@@ -199,7 +200,8 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
         return "accept", "all training calls are inside"
     if level.calls == 1:
         k, _ = timing.every(np.diff(c.t[at]))
-        if 1 < k < 0.7 * pause.cuts_in(at, longer) and not pause.blocks_differ(c, longer, at, k, PAUSE_CLEAR):
+        many = pause.cuts_in(at, longer)
+        if 1 < k < 0.7 * many and not (accumulates(many // k) and pause.blocks_differ(c, longer, at, k, PAUSE_CLEAR)):
             return "accept", ""
     if pause.by_position(c, level, longer):
         return "reject", "its durations depend on the place in a longer pattern"

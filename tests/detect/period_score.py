@@ -12,7 +12,7 @@ from ghtools.detect.period import PeriodFinder
 from ghtools.source.synth_calls import CallStream
 from ghtools.stream.records import Calls, Iters, Period
 
-STEADY, WARMUP, REARM = 0, 1, 4
+STEADY, WARMUP, REARM, GAP = 0, 1, 4, 5
 
 
 @dataclass
@@ -46,6 +46,8 @@ def score(stream: CallStream, made: list[Iters], late: int = 3, lossy: bool = Fa
     steady = (it.phase == STEADY) | (it.phase == WARMUP) | (it.phase == REARM)
     steady &= np.abs(it.calls - stream.n_calls) <= 2  # a call may have changed sides
     true = np.searchsorted(stream.starts, it.seq, "right") - 1
+    if lossy:  # by seq it is a whole iteration
+        steady |= np.append(np.diff(it.seq) == stream.n_calls, False) & (it.phase == GAP)
     if not steady.any():
         return Score("wrong", f"no iteration has {stream.n_calls} calls, most have {int(np.median(it.calls))}")
     odd = (it.phase == STEADY) & (it.calls != stream.n_calls)
