@@ -16,7 +16,7 @@ from ghtools.stream.records import Record
 from .importers import File, Options
 from .jsonpull import Leaves, Path
 from .logtext import Told, printable
-from .points import Steps
+from .points import MAX_NS, Steps
 from .series import UNITS_NS
 
 NAME = "golden"
@@ -144,7 +144,7 @@ class _Golden:
         if ns != ns:
             return
         self.count += 1
-        if not 0 < ns < float("inf"):
+        if not 0 < ns < MAX_NS:
             self._left_out += 1
             return
         if self._steps is None:
@@ -158,5 +158,5 @@ class _Golden:
             yield from self._steps.end()
         if self._left_out:
             self._options.warn(
-                f"{self._left_out} values are no durations (zero, negative or infinite) and were left out"
+                f"{self._left_out} values are no durations (zero, negative or over a hundred years) and were left out"
             )

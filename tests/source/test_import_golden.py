@@ -180,3 +180,9 @@ def test_change_point_dataset() -> None:
     data = public("tcpd", "datasets", "nile", "nile.json")
     got = feed("auto", data).iters()
     assert (got["dur_ns"] / 1e9).tolist() == [float(v) for v in json.loads(data)["series"][0]["raw"]]
+
+
+def test_values_too_large_for_a_duration_say_so() -> None:
+    fed = feed("golden", "[1e15, 2e15]")
+    assert fed.said[0].startswith("2 values are no durations")
+    assert feed("golden", "[1e15, 2e15]", unit="ns").iters()["dur_ns"].tolist() == [10**15, 2 * 10**15]
