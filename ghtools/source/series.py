@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain series of iteration times: numbers one a line, or one column of a CSV."""
+"""Plain series of iteration times: numbers one a line, or a column of a CSV (comma, semicolon or tab).
+
+Anything writes such files: a script that prints how long a step took, a spreadsheet, a metric saved by a tracker
+(TensorBoard's or Weights & Biases' CSV download). They tell the iteration time of the job, or of one rank (--rank);
+they cannot tell who is slow. With a column of step numbers (--set index=) restarts and gaps are seen; with one of times
+(--set time=) a rate is read as the iterations between two points. JSON is handed to the format golden.
+"""
 
 from __future__ import annotations
 
