@@ -125,7 +125,7 @@ def _against_peers(now: list[Timing], groups: Groups, keys: list[Key], iter_ns: 
         usual = others_low_median(time[None, :])[0]
         noise = float(np.median([t.error for t in members]))
         for timing, low in zip(members, usual, strict=True):
-            excess, error = timing.time - low, np.hypot(timing.error, noise)
+            excess, error = timing.time - low, np.hypot(max(timing.error, noise), noise)
             loss = excess * timing.each / iter_ns
             if low > 0 and timing.time > OVER * low and excess > SIGMAS * error:
                 found.append(
@@ -140,7 +140,9 @@ def _against_past(now: list[Timing], past: dict[tuple[int, int], Timing], iter_n
         old = past.get((timing.group, timing.key))
         if old is None or old.time <= 0:
             continue
-        excess, error = timing.time - old.time, np.hypot(timing.error, old.error)
+        # A few iterations tell little of their own noise; what it was before is the least to reckon with.
+        noise = max(timing.error, old.error * (old.n / timing.n) ** 0.5)
+        excess, error = timing.time - old.time, np.hypot(noise, old.error)
         loss = excess * timing.each / iter_ns
         if timing.time > OVER * old.time and excess > SIGMAS * error:
             found.append(Slow(timing.group, timing.key, timing.time / old.time, loss, timing.time, old.time, "past", 0))

@@ -117,6 +117,14 @@ class Groups:
         members = self.members(comm)
         return Group(comm, COLLECTIVE, members, max(self._size.get(comm, 0), len(members)), self._name.get(comm, ""))
 
+    def unseen_with(self, rank: int, seen: set[int]) -> list[int]:
+        """Ranks without data that share a communicator with this one in which it is the only one with data."""
+        made: set[int] = set()
+        for members in self._listed.values():
+            if rank in members and len(members) > 1 and seen.isdisjoint(set(members) - {rank}):
+                made |= set(members) - {rank}
+        return sorted(made)
+
     def __len__(self) -> int:
         return len(self._what)
 

@@ -130,9 +130,8 @@ def judge(case: Case) -> Judgement:
         for suspect, late in zip(ranked, lates, strict=True)
         if late.excess >= (SECOND if suspect.verdict == "attributed" else DOUBTFUL) * most
     ]
-    ratio = max((late.ratio for late in lates if late.rank in named), default=1.0)
     if case.timed:
-        made.suspects += _slow(case, named, ratio)
+        made.suspects += _slow(case, named)
     attributed = [suspect for suspect in made.suspects if suspect.verdict == "attributed"]
     if not attributed:
         made.suspects += _hidden(case, over)
@@ -177,6 +176,9 @@ def _rank(case: Case, late: Late) -> Suspect:
     )
     if note:
         text += f" ({note})"
+    if unseen := case.groups.unseen_with(late.rank, set(case.own.ranks.tolist())):
+        evidence["stands_for"] = unseen[:64]
+        text += f"; it stands for its group, of which ranks {', '.join(map(str, unseen[:8]))} gave no data"
     if doubts:
         evidence["doubts"] = doubts
         text += "; not certain: " + "; ".join(doubts)
@@ -250,35 +252,37 @@ def _missing_wait(case: Case, rank: int | None = None) -> str:
     return ""
 
 
-def _slow(case: Case, named: list[int], ratio: float) -> list[Suspect]:
+def _slow(case: Case, named: list[int]) -> list[Suspect]:
     """Suspects for slow transfers."""
     slow = slow_groups(case.window, case.before, case.groups, case.keys, case.iter_ns)
     made = []
     for kind in (COLLECTIVE, EDGE):
         mine = [s for s in slow if case.group_of[s.group].kind == kind]
-        effects = [s for s in mine if _effect(case, s, named, ratio)]
-        mine = [s for s in mine if s not in effects]
-        if mine:
-            made.append(_slow_part(case, mine, kind, bool(named)))
+        sure = [s for s in mine if not _effect(case, s, named)]
+        if sure:
+            made.append(_slow_part(case, sure, kind, named))
+        elif mine and kind == COLLECTIVE:
+            made.append(_slow_part(case, mine, kind, named, effect=True))
     if not made and not named and (budget := _budget(case)):
         made.append(budget)
     return made
 
 
-def _effect(case: Case, slow: Slow, named: list[int], ratio: float) -> bool:
-    """Whether a slow rank in the group explains its transfers: a CPU that is short of time moves data slowly, too.
+def _effect(case: Case, slow: Slow, named: list[int]) -> bool:
+    """Whether a slow rank in the group may be why its transfers are slow.
 
-    A pair that a slow rank is an end of tells nothing either; GPUs' own copies do not slow down with compute.
+    Gloo moves data by the CPU that computes: when that is short of time, so are its transfers, by more than its compute
+    if a quota stops it at a bad moment. A pair tells nothing beside a slow end, either, since grouped sends and receives
+    end together.
     """
     group = case.group_of[slow.group]
     if not set(group.members) & set(named):
         return False
-    if group.kind == EDGE:
-        return True
-    return "nccl" not in case.groups.backend and slow.ratio < 1.5 * ratio
+    return group.kind == EDGE or "gloo" in case.groups.backend
 
 
-def _slow_part(case: Case, slow: list[Slow], kind: int, known: bool) -> Suspect:
+def _slow_part(case: Case, slow: list[Slow], kind: int, named: list[int], effect: bool = False) -> Suspect:
+    """What slow groups have in common, as a suspect."""
     seen = {t.group for t in timings(case.window.transfers, case.groups) if t.whole}
     healthy = [n for n in seen if case.group_of[n].kind == kind and all(s.group != n for s in slow)]
     what, ranks, hosts = common_part(slow, case.groups, healthy)
@@ -303,10 +307,13 @@ def _slow_part(case: Case, slow: list[Slow], kind: int, known: bool) -> Suspect:
     if all_slow:
         text += "; all groups are slow alike"
     # Beside a slow rank, which explains the slow-down, a link has to be clearly slow and no more.
-    clear = known and worst.ratio >= CLEARLY
+    clear = bool(named) and worst.ratio >= CLEARLY
     if case.onset is not None and not clear and max(s.total for s in slow) < EXPLAINS * case.onset.loss:
         verdict = "inconclusive"
         text += f"; it explains {100 * worst.total / case.onset.loss:.0f} % of the slow-down only"
+    if effect:
+        verdict = "inconclusive"
+        text += f"; this may be the effect of rank {', '.join(map(str, named[:4]))}, whose CPU moves the data"
     comm = case.group_of[worst.group].comm if len(slow) == 1 else 0
     return case.suspect(
         what, "communication", verdict, text, ranks=ranks, hosts=hosts, ratio=worst.ratio, comm=comm, evidence=evidence

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Least excess as a share of the iteration, by iterations of evidence: a small loss needs more of them.
-NEED = ((20, 0.04), (6, 0.06), (3, 0.10))
+NEED = ((20, 0.04), (10, 0.05), (6, 0.07), (3, 0.12))
 FLOOR = 0.02  # what must be left of the excess after three standard errors
 STEADY = 0.6  # share of the iterations in which at least half the excess is there
 POPULATION_Z = 5.0  # and it must stand out of the spread that peers have anyway
@@ -148,10 +148,13 @@ def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 
             else 0.0
         )
         floor = max(spread, 0.002) if len(cols) >= 6 else 0.002
+        # A few iterations tell little of their own noise; that of the peers is the least to reckon with.
+        common = float(np.nanmedian(error[cols] * np.sqrt(np.maximum(n[cols], 1))))
+        error[cols] = np.fmax(error[cols], common / np.sqrt(np.maximum(n[cols], 1)))
         peers = nanmedian(others_low_median(own.own[:, cols]))
         mine = nanmedian(own.own[:, cols])
         for place, col in enumerate(cols):
-            if not np.isfinite(middle[col]):
+            if not np.isfinite(middle[col]) or not peers[place] > 0:
                 continue
             z = float(middle[col] / floor)
             enough = middle[col] >= max(need(int(n[col])), least) and middle[col] - 3 * error[col] >= FLOOR
@@ -160,7 +163,7 @@ def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 
                 made.append(
                     Late(
                         int(own.ranks[col]), float(middle[col]), float(error[col]), steady,
-                        float(mine[place] / peers[place]) if peers[place] > 0 else float("inf"),
+                        float(mine[place] / peers[place]),
                         int(n[col]), float(mine[place]), float(peers[place]), z,
                     )
                 )  # fmt: skip

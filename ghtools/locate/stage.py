@@ -21,8 +21,9 @@ from .pairs import pair_tables, suspects
 from .profiler import Profiler
 
 AFTER_ONSET = (3, 4, 5, 6, 7, 8, 9, 10, 14, 20, 30, 50)
+WHILE_SUSPECTED = (6, 8, 10, 14, 20)  # half of all suspicions pass
 AGAIN = 50  # and then every so many
-WINDOW = 60  # iterations judged at a time where there is no onset
+WINDOW = 30  # iterations judged at a time while the stream goes on
 QUIET_FIRST, QUIET_EVERY = 10, 20
 BEFORE = 64  # iterations before an onset that are compared with
 MAX_LINKS = 1 << 20
@@ -47,7 +48,9 @@ class ProfileStage:
         self._onset_t_ns: dict[int, int] = {}  # by rank, -1 = the job
         self._onset_it: int | None = None
         self._judged = self._judged_total = 0
-        self._said: dict[tuple[Any, ...], str] = {}
+        self._confirmed = False  # the onset is one of the job and more than a suspicion
+        self._said: dict[tuple[str, tuple[int, ...], str], str] = {}
+        self._named: dict[tuple[str, tuple[int, ...], str], Suspect] = {}  # for the present onset
         self._now_ns = 0
         self._calls = 0
         self._links: list[Link] = []
@@ -109,27 +112,39 @@ class ProfileStage:
                     self.profiler.iters(made)
 
     def _change(self, change: Change) -> Iterator[Record]:
-        if change.type in ("relief",) and change.stage == "confirmed" and change.level == "job":
-            yield from self._judge(final=True)
-            self._onset, self._onset_t_ns, self._onset_it, self._said = None, {}, None, {}
+        over = change.level == "job" and (
+            change.stage == "withdrawn" or (change.type == "relief" and change.stage == "confirmed")
+        )
+        if over and self._onset is not None:
+            if change.stage == "withdrawn":
+                yield from self._take_back(change)
+            else:
+                yield from self._judge(final=True)
+            self._onset, self._onset_t_ns, self._onset_it, self._said, self._named = None, {}, None, {}, {}
+            self._confirmed, self._judged_total = False, self.profiler.history.total
         elif change.type in ("onset", "drift") and change.stage in ("suspected", "confirmed"):
             if change.verdict in ("warm-up", "restart", "planned", "blip"):
                 return
-            if change.level == "rank":
-                if self._onset is None or change.stage == "confirmed":
-                    self._onset_t_ns[change.rank] = change.onset_t_ns
-                if self._onset is not None:
-                    return
-            else:
-                self._onset_t_ns[-1] = change.onset_t_ns
-            new = self._onset is None or (change.level == "job" and change.episode != self._onset.episode)
+            self._onset_t_ns[change.rank if change.level == "rank" else -1] = change.onset_t_ns
+            confirmed = change.stage == "confirmed"
+            if self._onset is not None and (change.level == "rank" or (self._confirmed and not confirmed)):
+                return
+            if self._onset is None or (change.level == "job" and change.episode != self._onset.episode):
+                self._judged, self._said = 0, {}
+            self._confirmed = confirmed and change.level == "job"
             self._onset = Onset(change.before_ns, change.after_ns, change.episode, change.onset_index)
             self._onset_it = None
-            if new:
-                self._judged, self._said = 0, {}
             yield from self._judge(final=False)
-        elif change.stage == "withdrawn" and self._onset is not None and change.level == "job":
-            self._onset, self._onset_t_ns, self._onset_it = None, {}, None
+
+    def _take_back(self, change: Change) -> Iterator[Record]:
+        """The slow-down was none: whoever was named for it is cleared."""
+        for (what, ranks, cause), suspect in self._named.items():
+            text = f"{what} {', '.join(map(str, ranks))} was named for a slow-down that has passed"
+            yield Suspect(
+                what=what, ranks=list(ranks), hosts=suspect.hosts, comm=suspect.comm, cause=cause, verdict="cleared",
+                t_ns=change.said_t_ns, text=text,
+            )  # fmt: skip
+        self._named = {}
 
     def _first_slow(self) -> int:
         """Number of the first slow iteration, from the begins that the changes name."""
@@ -148,7 +163,8 @@ class ProfileStage:
         if self._onset is not None:
             onset = self._first_slow()
             past, numbers = numbers[numbers < onset - LEAVE_OUT], numbers[numbers >= onset]
-            due = any(self._judged < step <= len(numbers) for step in AFTER_ONSET)
+            steps = AFTER_ONSET if self._confirmed else WHILE_SUSPECTED
+            due = any(self._judged < step <= len(numbers) for step in steps)
             due = due or history.total >= self._judged_total + AGAIN
             if len(past):
                 before = history.window(int(past[-BEFORE:][0]), int(past[-1]))
@@ -162,7 +178,7 @@ class ProfileStage:
                 yield self._empty()
             return
         # A long stretch is judged by its newest part, unless it is all there will be.
-        first = int(numbers[0] if final or n <= 2 * WINDOW else numbers[-WINDOW])
+        first = int(numbers[0] if final else numbers[-WINDOW:][0])
         last = int(numbers[-1])
         self._judged, self._judged_total = n, history.total
         case = Case(
@@ -179,6 +195,8 @@ class ProfileStage:
             if told or self._said.get(what) == suspect.verdict:
                 continue
             self._said[what] = suspect.verdict
+            if attributed and self._onset is not None:
+                self._named[what] = suspect
             if self._explain is not None:
                 self._explain(judgement)
             yield suspect

@@ -3,7 +3,7 @@
 
     python tests/bench/profile_table.py [--episodes N] [--first SEED] [--max-ranks N] [--verbose]
 
-Each episode is one seeded synthetic job (ghtools.source.synth_profile): a layout of 8 to 1,024 ranks, one fault or none,
+Each episode is one seeded synthetic job (ghtools.source.synth_profile): a layout of 8 to 1,024 ranks, a fault or none,
 noise, steady differences between ranks, hosts with clocks of their own. Three modes in turn: durations all the time
 and an onset; durations only from the onset on, as gh-run makes them; no onset, the window judged as it is. Seeds
 below 10,000 were used to set thresholds; the default begins above. What counts:
@@ -191,7 +191,7 @@ def main() -> None:
           f"{skipped} left out since the fault changed the iteration by under 10 %; "
           f"{time.perf_counter() - began:.0f} s\n")  # fmt: skip
     print(
-        "| planted | episodes | right part named | wrong part named | inconclusive | iterations to a name, median / most |"
+        "| planted | episodes | right part named | wrong part named | inconclusive | iterations to name, median / most |"
     )
     print("|---|---|---|---|---|---|")
     for key in order:
