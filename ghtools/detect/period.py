@@ -14,7 +14,7 @@ from ghtools.detect.period_track import Tracker
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import Calls, Comm, Iters, Job, Period
 
-GUIDE_ITERS = 4096
+GUIDE_ITERS, RECENT_ITERS = 4096, 16
 AGREE = 0.05  # ranks whose iteration times differ by no more than this agree
 
 
@@ -38,6 +38,7 @@ class PeriodFinder:
         self._expected: set[int] = set()
         self._agreed = False
         self._said: dict[int, Period] = {}
+        self._times: dict[int, NDArray[np.int64]] = {}  # durations of each rank's latest iterations
         self._guide = -1  # the rank whose iterations tell those that cannot tell their own
         self._began: NDArray[np.int64] = np.empty(0, np.int64)  # when these began
 
@@ -72,8 +73,15 @@ class PeriodFinder:
             if isinstance(rec, Iters):
                 if rec.rank == self._guide:
                     self._began = np.concatenate([self._began, rec.t_ns])[-GUIDE_ITERS:]
+                steady = rec.dur_ns[rec.phase <= 1]
+                if len(steady):
+                    last = self._times.get(rec.rank, steady[:0])
+                    self._times[rec.rank] = np.concatenate([last, steady])[-RECENT_ITERS:]
+                if not self._agreed:
+                    yield from self._agreement(int(rec.t_ns[-1]))
             else:
                 self._said[rec.rank] = rec
+                self._times.pop(rec.rank, None)
                 self._lead(rec)
                 yield from self._agreement(rec.t_ns)
 
@@ -88,18 +96,39 @@ class PeriodFinder:
         return self._began
 
     def _agreement(self, t_ns: int) -> Iterator[Period]:
+        """Say once that all ranks have the same iteration time, or no longer a pattern."""
         ranks = self._expected | set(self._trackers)
-        said = [self._said[r] for r in ranks if r in self._said and self._said[r].state == "found"]
+        said = {r: self._said[r] for r in ranks if r in self._said and self._said[r].state == "found"}
         if len(said) < len(ranks):
+            if self._agreed and any(p.state == "rearm" for p in self._said.values()):
+                yield Period(rank=-1, t_ns=t_ns, state="rearm")
             self._agreed = False
             return
-        dur = np.array([p.dur_ns for p in said], float)
-        mid = float(np.median(dur))
-        if self._agreed or (np.abs(dur - mid) > AGREE * mid).any():
+        if self._agreed or (self._times and len(self._times) < len(ranks)):
+            return
+        dur = {r: float(np.median(self._times[r])) if r in self._times else float(p.dur_ns) for r, p in said.items()}
+        mid = float(np.median(list(dur.values())))
+        if any(abs(d - mid) > AGREE * mid for d in dur.values()):
+            self._reconcile(dur)
             return
         self._agreed = True
-        counts = np.array([p.calls for p in said])
+        counts, often = np.unique([p.calls for p in said.values()], return_counts=True)
+        some = [p for p in said.values() if p.calls == counts[np.argmax(often)]][-1]
         yield Period(
-            rank=-1, t_ns=t_ns, state="found", calls=int(np.median(counts)), dur_ns=int(mid), method=said[0].method,
-            anchor=said[0].anchor, confidence=min(p.confidence for p in said),
+            rank=-1, t_ns=t_ns, state="found", calls=some.calls, dur_ns=int(mid), method=some.method,
+            anchor=some.anchor, confidence=min(p.confidence for p in said.values()),
         )  # fmt: skip
+
+    def _reconcile(self, dur: dict[int, float]) -> None:
+        """A rank whose pieces come k to an iteration of most others, or that reduces nothing, is to follow them."""
+        guide = dur.get(self._guide)
+        if guide is None or len(self._times) < len(dur):
+            return
+        alike = sum(abs(d - guide) <= AGREE * guide for d in dur.values())
+        for rank, own in dur.items():
+            k = round(guide / max(own, 1.0))
+            pattern = self._trackers[rank].pattern
+            if k < 2 or abs(guide / own / k - 1) > AGREE or pattern is None or len(self._times[rank]) < RECENT_ITERS:
+                continue
+            if 2 * alike >= len(dur) or not pattern.reduces:
+                self._trackers[rank].follow()

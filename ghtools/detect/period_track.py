@@ -68,6 +68,7 @@ class Tracker:
         self._aligned = False  # the buffer begins where an iteration does
         self._sizeless = np.empty(0, np.uint64)
         self._skip = 0  # cuts before the first that begins an iteration
+        self._led = False
         self._said_unknown = False
         self._reset_audit()
 
@@ -95,6 +96,12 @@ class Tracker:
     def flush(self) -> Out:
         """What is still owed when no more calls will come."""
         return self._work(final=True) if self._n else []
+
+    def follow(self) -> None:
+        """Forget the pattern; other ranks tell what an iteration is (`bounds`)."""
+        self.pattern, self.old = None, None
+        self._aligned, self._looked, self._try_at = False, 0, 0
+        self._led = True
 
     def _work(self, final: bool) -> Out:
         out: Out = []
@@ -127,6 +134,8 @@ class Tracker:
             )
             if n == self._n or (choice.state == "found" and self._plausible(c.cut(0, n), choice)):
                 break
+        if self._led and not final:
+            choice.state = "wait"
         if choice.state != "found" and self.bounds is not None and (told := by_ranks(c, self.bounds(), final)):
             told.candidates = choice.candidates
             choice = told

@@ -10,7 +10,7 @@ import pytest
 
 from ghtools.detect.period import PeriodFinder
 from ghtools.source.synth_calls import CallStream, Extras, Noise, call_stream, take
-from ghtools.source.synth_templates import PP, Spec, Template
+from ghtools.source.synth_templates import DP, PP, WORLD, Spec, Template
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import Calls, Iters, Job
 from tests.detect.period_score import joined, run, score
@@ -175,3 +175,31 @@ def test_unknown_methods_are_refused() -> None:
     for method, marker in (("fourier", ""), ("marker", ""), ("anchors", "op=warp"), ("anchors", "size=4")):
         with pytest.raises(GhError):
             PeriodFinder(method, marker)
+
+
+def test_a_rank_that_took_a_micro_batch_for_an_iteration_follows_the_others() -> None:
+    """Four equal micro-batches a step: only on two of three ranks does a reduction at its end show."""
+    body = [Spec("all_gather", 4096 + i, DP, gap=0.5) for i in range(3)]
+    quiet = Template("quiet", body * 4)
+    ended = Template("ended", [*body * 4, Spec("all_reduce", 1 << 20, WORLD, gap=0.1)])
+    streams = [call_stream(t, 80, np.random.default_rng(5 + r), rank=r) for r, t in enumerate((ended, quiet, ended))]
+    for s in streams[1:]:
+        s.calls.t_ns = np.interp(s.calls.t_ns, s.starts_ns, streams[0].starts_ns).astype("<i8")
+    finder = PeriodFinder()
+    finder.job(ranks(3))
+    made = list(each(finder, streams, 30))
+    found = [m for m in made if m.kind == "period" and m.state == "found"]  # type: ignore[attr-defined]
+    assert [p.calls for p in found if p.rank == 1][-1] == 12  # type: ignore[attr-defined]
+    assert found[-1].rank == -1  # type: ignore[attr-defined]
+
+
+def test_the_job_re_arms_with_its_ranks() -> None:
+    streams = [call_stream("ddp", 40, np.random.default_rng(9), rank=r) for r in range(2)]
+    others = [call_stream("fsdp", 40, np.random.default_rng(8), rank=r) for r in range(2)]
+    for one, two in zip(streams, others, strict=True):
+        two.calls.t_ns += one.calls.t_ns[-1] - two.calls.t_ns[0] + 10**8
+        two.calls.seq += one.calls.seq[-1] + 1
+    finder = PeriodFinder()
+    made = [*[m for s in streams for b in s.batches(16) for m in finder.feed(b)], *each(finder, others, 64)]
+    job = [m.state for m in made if m.kind == "period" and m.rank == -1]  # type: ignore[attr-defined]
+    assert job == ["found", "rearm", "found"]
