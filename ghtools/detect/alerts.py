@@ -19,7 +19,6 @@ from ghtools.stream.records import Alert, Change
 HOLD_ITERS = 8  # a rank's change this many iterations from the job's is the same event
 HOLD_MIN_S = 5.0  # and it waits at least this long for the job's
 UPDATE_SHARE = 0.25  # an episode's level must move by this share to be worth another alert
-RECOVERED_SHARE = 0.10  # back within this share of the level before: the episode is over
 HELD_MAX = 16  # changes of one rank held back at a time
 NO_ALERT = ("warm-up", "restart", "planned", "blip")
 
@@ -29,10 +28,11 @@ class Episode:
     """Something slow that was alerted and is not over."""
 
     id: str
+    number: int  # the change's own
+    severity: str
     before_ns: int
     after_ns: int  # the level last alerted
     onset_index: int
-    onset_t_ns: int
 
 
 @dataclass
@@ -111,11 +111,12 @@ class Alerts:
             yield from self._release(rank)
 
     def still_slow(self) -> list[str]:
-        """One sentence for each episode that is open."""
+        """One sentence for each open episode that is a warning (an uncertain one makes nothing fail)."""
         return [
             f"still {_who(level, rank)}SLOW at the end, since iteration {e.onset_index}: "
             f"{span_text(e.before_ns, e.after_ns)} ({percent_text(e.after_ns / max(e.before_ns, 1))})"
             for (level, rank), e in self.open.items()
+            if e.severity == "warning"
         ]
 
     # -- the job's level ----------------------------------------------------------------------------
@@ -181,9 +182,6 @@ class Alerts:
         """One change of one level to at most one alert."""
         key = (change.level, change.rank if change.level == "rank" else -1)
         episode = self.open.get(key)
-        if change.stage == "withdrawn" and episode is not None:
-            del self.open[key]
-            yield self._alert(change, "recovered", "info", episode.id, self._passed(change, episode), episode.before_ns)
         if change.stage != "confirmed":
             return
         if change.verdict in NO_ALERT and (episode is None or change.type != "relief"):
@@ -197,18 +195,19 @@ class Alerts:
             return  # an onset that says recovered contradicts itself
         elif episode is None:
             yield self._onset(key, change)
+        elif change.episode != episode.number and change.type != "relief":
+            # The detector has begun another one: it saw no relief of the first (a restart), and so do we.
+            yield self._lost(key, change, episode)
+            yield self._onset(key, change)
         else:
             yield from self._update(key, change, episode)
 
     def _onset(self, key: tuple[str, int], change: Change) -> Alert:
         who = str(key[1]) if key[0] == "rank" else "-"
-        episode = Episode(
-            f"{self.job}/{key[0]}/{who}/{change.episode}",
-            change.before_ns,
-            change.after_ns,
-            change.onset_index,
-            change.onset_t_ns,
-        )
+        # What could not be told apart from a harmless change is said, but wakes nobody.
+        severity = "warning" if change.verdict == "fail-slow" else "info"
+        ident = f"{self.job}/{key[0]}/{who}/{change.episode}"
+        episode = Episode(ident, change.episode, severity, change.before_ns, change.after_ns, change.onset_index)
         self.open[key] = episode
         drift = change.type == "drift"
         text = (
@@ -216,12 +215,11 @@ class Alerts:
             f"{change.onset_index}: {span_text(change.before_ns, change.after_ns)} "
             f"({percent_text(change.ratio)}), confirmed at {change.said_index}"
         )
-        # What could not be told apart from a harmless change is said, but wakes nobody.
-        severity = "warning" if change.verdict == "fail-slow" else "info"
         return self._alert(change, "drift" if drift else "slow", severity, episode.id, text, change.before_ns)
 
     def _update(self, key: tuple[str, int], change: Change, episode: Episode) -> Iterator[Alert]:
-        if abs(change.after_ns - episode.after_ns) < UPDATE_SHARE * episode.after_ns:
+        graver = change.verdict == "fail-slow" and episode.severity == "info"
+        if abs(change.after_ns - episode.after_ns) < UPDATE_SHARE * episode.after_ns and not graver:
             return
         worse = change.after_ns > episode.after_ns
         text = (
@@ -231,8 +229,9 @@ class Alerts:
             f"confirmed at {change.said_index}"
         )
         episode.after_ns = change.after_ns
-        severity = "warning" if change.verdict == "fail-slow" else "info"
-        yield self._alert(change, "update", severity, episode.id, text, episode.before_ns)
+        if graver:
+            episode.severity = "warning"
+        yield self._alert(change, "update", episode.severity, episode.id, text, episode.before_ns)
 
     def _relief(self, key: tuple[str, int], change: Change, episode: Episode | None) -> Iterator[Alert]:
         if episode is None:
@@ -244,7 +243,7 @@ class Alerts:
                     f"{span_text(change.before_ns, change.after_ns)} ({percent_text(change.ratio)})"
                 )
                 return
-        elif change.verdict != "recovered" and change.after_ns > episode.before_ns * (1 + RECOVERED_SHARE):
+        elif change.verdict != "recovered" and change.episode == episode.number:
             yield from self._update(key, change, episode)
             return
         self.open.pop(key, None)
@@ -265,11 +264,14 @@ class Alerts:
             alert.lost_pct = 100.0 * change.lost_ns / (usual + change.lost_ns)
         yield alert
 
-    def _passed(self, change: Change, episode: Episode) -> str:
-        return (
-            f"{self._wall(change.said_t_ns)} {_who(change.level, change.rank)}PASSED: not slow after all since "
-            f"iteration {episode.onset_index}"
+    def _lost(self, key: tuple[str, int], change: Change, episode: Episode) -> Alert:
+        """Close an episode whose relief was never told."""
+        del self.open[key]
+        text = (
+            f"{self._wall(change.onset_t_ns)} {_who(*key)}the episode since iteration {episode.onset_index} is over, "
+            "its relief was not seen"
         )
+        return self._alert(change, "recovered", "info", episode.id, text, episode.before_ns)
 
     def _alert(self, change: Change, state: str, severity: str, ident: str, text: str, before_ns: int) -> Alert:
         return Alert(

@@ -19,7 +19,7 @@ Key = tuple[str, str, str]  # job, level, rank ("" for the job)
 
 METRICS: dict[str, tuple[str, str]] = {
     "ght_iteration_seconds": ("gauge", "Level of the iteration time after the last confirmed change."),
-    "ght_slow": ("gauge", "1 while an episode is open, else 0."),
+    "ght_slow": ("gauge", "1 while an episode of severity warning is open, else 0."),
     "ght_slow_ratio": ("gauge", "Iteration time against that before the open episode, 1 when none is open."),
     "ght_episodes_total": ("counter", "Episodes that were alerted."),
     "ght_episode_lost_seconds_total": ("counter", "Time lost in episodes that are over."),
@@ -76,7 +76,7 @@ class Metrics:
             return
         over = alert.state == "recovered"
         self._values["ght_alerts_total"][key] += 1
-        self._values["ght_slow"][key] = 0.0 if over else 1.0
+        self._values["ght_slow"][key] = 0.0 if over or alert.severity == "info" else 1.0
         self._values["ght_slow_ratio"][key] = 1.0 if over else alert.ratio
         if over:
             self._values["ght_episode_lost_seconds_total"][key] += alert.lost_ns / 1e9

@@ -100,8 +100,14 @@ def test_a_drift_is_an_episode_too() -> None:
     assert made[1].state == "recovered" and made[1].id == made[0].id
 
 
-def test_what_cannot_be_classified_is_said_as_info() -> None:
-    assert [a.severity for a in run([onset(120, verdict="unknown")])[0]] == ["info"]
+def test_an_uncertain_loss_is_info_until_it_is_a_fail_slow() -> None:
+    small = onset(120, 312, 330, type="drift", verdict="unknown")
+    made, alerts = run([small])
+    assert [(a.state, a.severity) for a in made] == [("drift", "info")]
+    assert alerts.still_slow() == [], "and makes no run fail"
+    made, alerts = run([small, onset(200, 330, 350)])
+    assert [(a.state, a.severity) for a in made] == [("drift", "info"), ("update", "warning")]
+    assert len(alerts.still_slow()) == 1
 
 
 def test_a_repeat_says_nothing_and_a_much_worse_level_updates_once() -> None:
@@ -113,20 +119,30 @@ def test_a_repeat_says_nothing_and_a_much_worse_level_updates_once() -> None:
     assert made[1].ratio == pytest.approx(1400 / 312) and made[1].before_ns == 312 * MS
 
 
-def test_partial_relief_is_an_update_and_full_relief_closes() -> None:
-    made, _ = run([onset(120), relief(150, 905, 500, verdict="fail-slow"), relief(200, 500, 320, verdict="fail-slow")])
-    assert [a.state for a in made] == ["slow", "update", "recovered"]
+def test_partial_relief_is_an_update_and_only_recovered_closes() -> None:
+    made, alerts = run(
+        [onset(120), relief(150, 905, 500, verdict="unknown"), relief(180, 500, 330, verdict="unknown"), relief(200)]
+    )
+    assert [a.state for a in made] == ["slow", "update", "update", "recovered"]
     assert "STILL SLOW, less since iteration 150: 905 -> 500 ms (+60 % since iteration 120)" in made[1].text
+    assert not alerts.open
 
 
 def test_a_planned_relief_closes_what_was_alerted() -> None:
-    made, alerts = run([onset(120), relief(150, verdict="planned")])
+    made, alerts = run([onset(120), relief(150, verdict="planned", episode=0)])
     assert [a.state for a in made] == ["slow", "recovered"] and not alerts.open
 
 
-def test_a_confirmed_change_that_is_withdrawn_closes_its_episode() -> None:
-    made, alerts = run([onset(120), onset(120, stage="withdrawn")])
-    assert [a.state for a in made] == ["slow", "recovered"] and "PASSED" in made[1].text and not alerts.open
+def test_another_episode_closes_the_one_whose_relief_was_not_seen() -> None:
+    made, alerts = run([onset(120), onset(300, episode=2), relief(400, episode=2)])
+    assert [(a.id[-1], a.state) for a in made] == [("1", "slow"), ("1", "recovered"), ("2", "slow"), ("2", "recovered")]
+    assert made[1].text == "T300 the episode since iteration 120 is over, its relief was not seen"
+    assert not alerts.open
+
+
+def test_a_withdrawn_suspicion_touches_no_episode() -> None:
+    made, alerts = run([onset(120), onset(150, 905, 1500, stage="suspected"), onset(150, 905, 1500, stage="withdrawn")])
+    assert [a.state for a in made] == ["slow"] and len(alerts.open) == 1
 
 
 def test_relief_of_an_episode_from_before_we_listened_is_said_once_for_the_job() -> None:
@@ -238,7 +254,7 @@ def test_every_id_opens_once_and_closes_once(rows: list[tuple[str, str, str, int
             if alert.state == "recovered":
                 slow.discard(alert.id)
     assert slow == {e.id for e in alerts.open.values()}
-    assert len(alerts.still_slow()) == len(slow)
+    assert len(alerts.still_slow()) <= len(slow)
 
 
 @pytest.mark.parametrize(
