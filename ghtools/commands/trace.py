@@ -157,10 +157,10 @@ def _attach(pids: list[int], say: Voice, quiet: bool) -> Exit:
 
     if any(pid <= 0 for pid in pids):
         raise GhError("cannot attach", "a pid is a positive number", "pgrep -f train.py")
-    source = UprobeSource(pids)
+    source = UprobeSource(pids, warn=say)
     if not quiet:
         say(f"tracing {', '.join(map(str, pids))} by uprobes")
     try:
-        return _pump(f"attach-{pids[0]}", lambda: source.poll(0.0), lambda: source.done, lambda: source.lost)
+        return _pump(source.job, lambda: source.poll(0.0), lambda: source.done, lambda: source.lost)
     finally:
         source.close()
