@@ -29,7 +29,7 @@ from ghtools.stream.records import Array, Calls, Comm, Job, Record
 
 from . import bpf
 from .elf import Function, functions
-from .uprobe_decode import Decoder, take
+from .uprobe_decode import Decoder, TensorLayout, take
 from .uprobe_process import Group, children, code_of, environment, gloo_group, identity, job_of, rank_of, torch_version
 from .uprobe_program import STATE, build
 from .uprobe_table import GLOO, LIBRARIES, NCCL, Probe
@@ -37,6 +37,7 @@ from .uprobe_table import GLOO, LIBRARIES, NCCL, Probe
 RING_BYTES = 4 << 20  # 8,192 calls; at a look every 10 ms that is 800,000 calls a second on this host
 TARGETS_MAX = 1024
 LOOK_S = 0.01
+HOLD_S, HOLD_MAX = 2.0, 256  # first calls wait this long, so many, for a tensor that shows where sizes are
 FIND_S, FIND_AGAIN_S = 0.5, 5.0  # how often a process without, with a known library is looked at
 PROBES = GLOO + NCCL
 LIBRARY_NAMES = tuple(name for name, _ in LIBRARIES)
@@ -61,7 +62,14 @@ class _Target:
     drops: int = 0
     incarnation: int = -1  # -1 = has made no call yet
     state: str = "running"
+    held: list[Array] = field(default_factory=list)  # records whose sizes cannot be read yet
+    held_s: float = 0.0
     backends: set[str] = field(default_factory=set)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return process_start_ticks(self.pid) == self.start_ticks
 
 
 class UprobeSource:
@@ -86,6 +94,7 @@ class UprobeSource:
         self._targets: dict[int, _Target] = {}
         self._gone: dict[int, _Target] = {}  # rank -> its last process, ended
         self._refused: dict[int, int] = {}
+        self._layouts: dict[tuple[int, int], TensorLayout] = {}  # of a library file: device, inode
         self._known: dict[tuple[int, int], dict[str, Function]] = {}
         self._incarnations: dict[int, int] = {}
         self._members: dict[int, dict[int, int]] = {}
@@ -192,6 +201,7 @@ class UprobeSource:
         if self._refused.get(pid) == ticks or not self._free:
             return None
         target = _Target(pid, ticks, self._free[-1], rank, local_rank, world_size, Decoder(PROBES))
+        self._states[target.slot] = (0, 0)
         self._probe(target)
         if not target.events:
             return None
@@ -208,8 +218,10 @@ class UprobeSource:
                     continue
                 probes = dict(LIBRARIES)[name]
                 known = self._functions(code.open_path, probes)
+                if probes is GLOO:
+                    target.decoder.layout = self._layouts.setdefault(self._key(code.open_path), TensorLayout())
+                    self._states["numel_at"][target.slot] = target.decoder.layout.numel_at
                 version = torch_version(target.pid, code.path) if probes is GLOO else (0, 0)
-                self._states[target.slot] = (0, 0)
                 for probe in probes:
                     if probe.symbol not in known:
                         continue
@@ -219,7 +231,7 @@ class UprobeSource:
                     self._attach(target, probe, version, str(code.open_path), function.offset)
                 target.libraries.add(name)
         except (OSError, GhError) as error:
-            if process_start_ticks(target.pid) != target.start_ticks:
+            if not target.running:
                 return
             if not self._targets and isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES):
                 self._let_go(target)
@@ -228,11 +240,15 @@ class UprobeSource:
             self._warn(f"process {target.pid} is not traced: {_why(error) if isinstance(error, OSError) else error}")
 
     def _functions(self, path: Path, probes: tuple[Probe, ...]) -> dict[str, Function]:
-        info = path.stat()
-        key = (info.st_dev, info.st_ino)
+        key = self._key(path)
         if key not in self._known:
             self._known[key] = functions(path, [probe.symbol for probe in probes])
         return self._known[key]
+
+    @staticmethod
+    def _key(path: Path) -> tuple[int, int]:
+        info = path.stat()
+        return info.st_dev, info.st_ino
 
     def _attach(self, target: _Target, probe: Probe, version: tuple[int, int], path: str, offset: int) -> None:
         number = PROBES.index(probe)
@@ -273,18 +289,31 @@ class UprobeSource:
         """What is in the ring: new communicators, then calls by time."""
         records, after = take(self._data, int(self._consumer[0]), int(self._producer[0]))
         self._consumer[0] = after
-        if not len(records):
-            return []
         comms: list[Record] = []
         batches: list[Calls] = []
-        slots = {target.slot: target for target in self._targets.values()}
-        for slot in np.unique(records["target"]):
-            target = slots.get(int(slot))
-            if target is not None:
-                mine = records[records["target"] == slot]
-                self._decode(target, mine[np.argsort(mine["t"], kind="stable")], comms, batches)
+        for target in self._targets.values():
+            mine = records[records["target"] == target.slot]
+            mine = self._hold(target, mine[np.argsort(mine["t"], kind="stable")])
+            if len(mine):
+                self._decode(target, mine, comms, batches)
         batches.sort(key=lambda calls: int(calls.t_ns[0]))
         return [*comms, *batches]
+
+    def _hold(self, target: _Target, records: Array) -> Array:
+        """The records to decode now: none as long as the layout of tensors may become known soon."""
+        layout = target.decoder.layout
+        layout.learn(records["dump"][records["begin"] < records["end"]])
+        now = time.monotonic()
+        if not target.held:
+            target.held_s = now
+        if len(records):
+            target.held.append(records)
+        sized = any((held["begin"] < held["end"]).any() for held in target.held)
+        few = sum(map(len, target.held)) <= HOLD_MAX and now - target.held_s < HOLD_S
+        if layout.word < 0 and sized and few and target.running:
+            return records[:0]
+        held, target.held = [*target.held, records[:0]], []
+        return np.concatenate(held)
 
     def _decode(self, target: _Target, records: Array, comms: list[Record], batches: list[Calls]) -> None:
         """Records of one process, by time, into batches; a batch ends where calls were lost."""

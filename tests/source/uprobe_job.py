@@ -6,6 +6,7 @@ epoch at `go`, then at the beginning of each step and at the end of the last.
 """
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -61,3 +62,6 @@ dist.all_reduce(torch.ones(2, dtype=torch.bool), op=dist.ReduceOp.MAX, group=oth
 
 (folder / f"times.{rank}").write_text(json.dumps(times))
 dist.destroy_process_group()
+# torch 2.13 sometimes aborts while it takes itself down ("terminate called without an active exception"), in this
+# script in one of five runs without any of ghtools; what is tested here is over by now.
+os._exit(0)
