@@ -18,6 +18,19 @@ GUIDE_ITERS, RECENT_ITERS = 4096, 16
 AGREE = 0.05  # ranks whose iteration times differ by no more than this agree
 
 
+def iterations(calls: Calls, method: str = "anchors", marker: str = "") -> tuple[Iters | None, list[Period]]:
+    """Iterations of one rank's whole stream of calls at once, as one record (None: none were found), and what was said."""
+    finder = PeriodFinder(method, marker)
+    made = [*finder.feed(calls), *finder.flush()]
+    rows = [m for m in made if isinstance(m, Iters)]
+    said = [m for m in made if isinstance(m, Period) and m.rank >= 0]
+    if not rows:
+        return None, said
+    names = ("index", "t_ns", "dur_ns", "phase", "calls", "seq")
+    joined = {name: np.concatenate([getattr(row, name) for row in rows]) for name in names}
+    return Iters(rank=calls.rank, incarnation=calls.incarnation, **joined), said
+
+
 class PeriodFinder:
     """Finds what an iteration is on each rank and delivers the iterations.
 

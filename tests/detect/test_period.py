@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ghtools.detect.period import PeriodFinder
+from ghtools.detect.period import PeriodFinder, iterations
 from ghtools.source.synth_calls import CallStream, Extras, Noise, call_stream, take
 from ghtools.source.synth_templates import DP, PP, WORLD, Spec, Template
 from ghtools.stream.errors import GhError
@@ -118,9 +118,11 @@ def test_edges_say_nothing_wrong(times: list[int]) -> None:
 def test_one_equal_call_an_iteration() -> None:
     rng = np.random.default_rng(5)
     t = np.cumsum(rng.normal(2e8, 3e6, 120)).astype(int).tolist()
-    iters, periods = run(PeriodFinder(), [calls(t)])
-    assert [p.calls for p in periods] == [1, 1]
-    assert len(joined(iters).seq) == 119
+    made, said = iterations(calls(t))
+    assert [p.calls for p in said] == [1]
+    assert made is not None
+    assert len(made.seq) == 119
+    assert iterations(calls(t[:1]))[0] is None
 
 
 def test_random_calls_are_unknown() -> None:
