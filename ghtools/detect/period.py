@@ -19,7 +19,7 @@ AGREE = 0.05  # ranks whose iteration times differ by no more than this agree
 
 
 def iterations(calls: Calls, method: str = "anchors", marker: str = "") -> tuple[Iters | None, list[Period]]:
-    """Iterations of one rank's whole stream of calls at once, as one record (None: none were found), and what was said."""
+    """Iterations of one rank's whole stream of calls, as one record (None: none were found), and what was said."""
     finder = PeriodFinder(method, marker)
     made = [*finder.feed(calls), *finder.flush()]
     rows = [m for m in made if isinstance(m, Iters)]
