@@ -25,6 +25,7 @@ from ghtools.stream.records import FLAG_EXEC, Calls, Iters, Period
 BUFFER_CALLS = 1 << 18  # calls kept while searching: 8 iterations of 32,768 calls
 GROWTH = 1.25  # of the buffer between two attempts
 FIRST_LOOK, STRIDE = 512, 2  # calls looked at first in a large batch, and how many times more at each next look
+LATE_CALLS, LATE_NS = 64, 600_000_000_000  # so many calls over so long a time without a pattern: it is said
 REARM_PIECES, REARM_SAME = 4, 3  # odd pieces in a row (any, alike) after which the pattern has changed
 REARM_CALLS = 8  # ordinary iterations' worth of calls without one
 ADOPT_LEAST = 0.3  # of the calls of an iteration: a shorter piece is not taken for a new iteration at once
@@ -146,7 +147,8 @@ class Tracker:
         if self._n > BUFFER_CALLS:
             self._drop(self._n - BUFFER_CALLS // 2)
             self._try_at, self._looked = int(self._n * GROWTH), self._n
-        if self._said_unknown or not (choice.state == "unknown" or (final and self.numbering.emitted == 0)):
+        late = len(c) >= BUFFER_CALLS or (len(c) >= LATE_CALLS and int(c.t[-1] - c.t[0]) >= LATE_NS)
+        if self._said_unknown or not (choice.state == "unknown" or late or (final and self.numbering.emitted == 0)):
             return []
         self._said_unknown = True
         return [self._period("unknown", c)]

@@ -243,3 +243,13 @@ def test_durations_are_between_entry_times_of_successive_anchors() -> None:
     for (t, dur, seq), (later, _, _) in pairwise(zip(it.t_ns, it.dur_ns, it.seq, strict=True)):
         assert t == stream.calls.t_ns[seq]
         assert t + dur == later
+
+
+def test_a_job_without_a_pattern_is_said_to_be_unknown_while_it_runs() -> None:
+    rng = np.random.default_rng(7)
+    batch = take(made(DDP, 1).calls, np.zeros(300, int))
+    batch.seq = np.arange(300)
+    batch.t_ns = batch.t_ns + np.cumsum(rng.integers(10**9, 10**10, 300))
+    batch.bytes = rng.integers(1, 4000, 300)
+    said = [rec.state for rec in PeriodFinder().feed(batch)]  # type: ignore[union-attr]
+    assert said == ["unknown"]
