@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 FIRST = 10  # values of a level before anything is said
 REFINE = (30, 60, 100)  # then its scale and level are measured again
-REFRESH = 500
+REFRESH = 2000
 BEFORE = 100  # values before a change that it is compared with
 GUARD_EVERY, GUARD_N, GUARD_MINOR = 10, 30, 50
 MINOR_LOG = log(1.05)  # a smaller loss is not looked for
