@@ -12,6 +12,7 @@ from tests.test_transcripts import commands_of, run
 FILES = sorted((Path(__file__).parent / "transcripts" / "public").glob("*.txt"))
 
 
+@pytest.mark.slow
 @pytest.mark.public_data
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_public_transcript(
