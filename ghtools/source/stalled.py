@@ -72,13 +72,16 @@ def judge(dumps: Mapping[int, Dump], groups: Mapping[int, Group]) -> list[Stall]
     stopped = {rank: seen for rank, dump in dumps.items() if (seen := _unfinished(dump, dumps, groups))}
     waits = {rank: [] if rank in stopped else _waits_for(dump, dumps, groups) for rank, dump in sorted(dumps.items())}
     found = [_stopped(rank, seen, dumps, groups) for rank, seen in sorted(stopped.items())]
+    unheard: list[int] = []
     for ring in _ends(waits):
         if len(ring) > 1:
             found.append(_circle(ring, dumps, groups))
-        elif ring[0] in stopped:
-            continue
-        elif ring[0] not in dumps or not dumps[ring[0]].pending:
-            found.append(_outside(ring[0], waits, dumps, groups))
+        elif ring[0] not in dumps:
+            unheard += ring
+        elif ring[0] not in stopped and not dumps[ring[0]].pending:
+            found.append(_outside(ring, waits, dumps, groups))
+    if unheard:
+        found.append(_outside(unheard, waits, dumps, groups))
     if not found:
         found = _undecided(dumps, groups, missing)
     found += _disagreements(dumps, groups)
@@ -186,24 +189,25 @@ def _stopped(
 
 
 def _outside(
-    rank: int, waits: Mapping[int, list[int]], dumps: Mapping[int, Dump], groups: Mapping[int, Group]
+    ranks: list[int], waits: Mapping[int, list[int]], dumps: Mapping[int, Dump], groups: Mapping[int, Group]
 ) -> Stall:
-    waiting = [other for other, targets in waits.items() if rank in targets]
+    """One rank that has not called what others wait in, or all those that have no dump."""
+    waiting = [other for other, targets in waits.items() if not set(ranks).isdisjoint(targets)]
     first = min((dumps[other].pending[0] for other in waiting), key=lambda p: (p.peer >= 0, p.t_ns))
     name = _name(first.group, groups)
     what = f"{first.op} {first.seq} of {name}" if first.peer < 0 else f"its side of a {first.op} in {name}"
-    if rank in dumps:
-        text = (
-            f"rank {rank} has not called {what}, in which {_ranks(waiting)} wait; nothing is pending on it (host code)"
-        )
-        sign = "not called"
+    known = ranks[0] in dumps
+    if known:
+        text = f"{_ranks(ranks)} has not called {what}, in which {_ranks(waiting)} wait; "
+        text += "nothing is pending on it (host code)"
     else:
-        text = f"rank {rank} has no dump; {_ranks(waiting)} wait in {first.op} of {name} and nobody else explains it"
-        sign = "missing"
-    evidence = _last(first.group, dumps, groups, [rank, *waiting])
-    evidence |= {"sign": sign, "op": first.op, "seq": first.seq, "where": first.where, "since_ns": first.t_ns}
-    evidence |= {"waiting": waiting[:MAX_LISTED], "pending": 0}
-    return Stall([rank], first.group, "attributed" if rank in dumps else "inconclusive", text, evidence=evidence)
+        text = (
+            f"{_ranks(ranks)} gave no dump; {_ranks(waiting)} wait in {first.op} of {name}, and nobody else explains it"
+        )
+    evidence = _last(first.group, dumps, groups, [*ranks, *waiting])
+    evidence |= {"sign": "not called" if known else "missing", "op": first.op, "seq": first.seq, "where": first.where}
+    evidence |= {"waiting": waiting[:MAX_LISTED], "pending": 0, "since_ns": first.t_ns}
+    return Stall(ranks[:MAX_LISTED], first.group, "attributed" if known else "inconclusive", text, evidence=evidence)
 
 
 def _circle(ring: list[int], dumps: Mapping[int, Dump], groups: Mapping[int, Group]) -> Stall:

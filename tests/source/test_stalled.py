@@ -80,6 +80,8 @@ def test_a_missing_dump_is_missing() -> None:
     found = judge(dumps(waiting(0, 6), waiting(1, 6), waiting(3, 6)), GROUPS)
     assert [(stall.ranks, stall.verdict) for stall in found] == [([2], "inconclusive")]
     assert found[0].evidence["missing"] == [2] and "no dump" in found[0].text
+    [stall] = judge(dumps(waiting(0, 6), waiting(1, 6)), GROUPS)
+    assert stall.ranks == [2, 3] and stall.verdict == "inconclusive" and stall.evidence["sign"] == "missing"
     # A known culprit explains the stall; the missing one is only mentioned.
     [stall] = judge(dumps(waiting(0, 6), idle(1, 5), waiting(3, 6)), GROUPS)
     assert stall.ranks == [1] and stall.verdict == "attributed" and stall.evidence["missing"] == [2]
