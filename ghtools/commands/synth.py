@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ghtools import __version__
 from ghtools.commands._cli import Page, command, output, stop
 from ghtools.stream.errors import Exit, GhError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ghtools.stream.records import Record
 
 Pct = Annotated[float, typer.Option(metavar="PCT", min=0, max=50, help="Noise of each iteration.")]
 
@@ -31,7 +36,7 @@ PAGE = Page(
 
 @command("gh-synth", PAGE)
 def main(
-    what: Annotated[str, typer.Argument(metavar="iters|calls", help="Which records to make.")] = "iters",
+    what: Annotated[str, typer.Argument(metavar="iters|calls|profile", help="Which records to make.")] = "iters",
     ranks: Annotated[
         int | None, typer.Option(min=1, max=1 << 20, help="Ranks of the job.  [default: 4, or of the layout]")
     ] = None,
@@ -53,6 +58,10 @@ def main(
     sizes: Annotated[str, typer.Option(metavar="layers=4,micro=8", help="calls: sizes; default by seed.")] = "",
     log_every: Annotated[int, typer.Option(min=0, help="calls: a scalar all_reduce every N iterations.")] = 0,
     lost_pct: Annotated[float, typer.Option(min=0, max=90, help="calls: share lost in the ring.")] = 0.0,
+    fault: Annotated[
+        str,
+        typer.Option(metavar="KIND[:RANK[:RATIO[:AT]]]", help="profile: compute, input, link, both, none..."),
+    ] = "none",
     unmarked: Annotated[bool, typer.Option("--unmarked", help="Leave every phase 'steady'.")] = False,
     batch_iters: Annotated[int, typer.Option(min=1, max=1 << 16, help="Iterations a record holds.")] = 64,
     pace: Annotated[float, typer.Option(metavar="SPEED", min=0, help="Emit in time, 1 = real; 0 = at once.")] = 0.0,
@@ -61,13 +70,14 @@ def main(
     """Make a synthetic stream of iterations or calls with planted changes; the head's truth names them.
 
     Iterations are numbered from 0. --change 120:1.5 makes all ranks half as slow again from 120 on,
-    --change 120:2:2:210 doubles rank 2 from 120 to before 210.
+    --change 120:2:2:210 doubles rank 2 from 120 to before 210. gh-synth profile makes calls with durations, of
+    ranks that wait for each other, with one --fault.
     """
     from ghtools.source import synth, synth_job
     from ghtools.stream.records import End, Head
 
-    if what not in ("iters", "calls"):
-        raise GhError(f"cannot make {what}", "there are iters and calls", "gh-synth iters")
+    if what not in ("iters", "calls", "profile"):
+        raise GhError(f"cannot make {what}", "there are iters, calls and profile", "gh-synth iters")
     sized = synth_job.parse_sizes(layout)
     if sized and ranks not in (None, synth_job.ranks_of(sized)):
         raise GhError("cannot make this job", f"the layout has {synth_job.ranks_of(sized)} ranks, --ranks says {ranks}")
@@ -79,7 +89,12 @@ def main(
         t0_ns=time.time_ns() if now else synth.T0_NS,
     )  # fmt: skip
     head = Head(tool="gh-synth", version=__version__)
-    if what == "calls":
+    records: Iterator[Record]
+    if what == "profile":
+        from ghtools.source import synth_profile
+
+        records = synth_profile.profile_job(synth_profile.parse(spec, sized, fault, noise_pct / 100), head)
+    elif what == "calls":
         job = synth_job.JobSpec(
             family=family or ("megatron" if sized else "ddp"), layout=sized or {"dp": spec.ranks},
             sizes=synth_job.parse_sizes(sizes), log_every=log_every, lost_pct=lost_pct,

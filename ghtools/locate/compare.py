@@ -107,7 +107,8 @@ def slow_groups(window: Window, before: Window | None, groups: Groups, keys: lis
     return sorted((s for s in best.values() if s.agree >= AGREE and s.total >= MATERIAL), key=lambda s: -s.total)
 
 
-def _cluster(timing: Timing, groups: Groups, keys: list[Key]) -> tuple[int, int, int, int, str]:
+def cluster(timing: Timing, groups: Groups, keys: list[Key]) -> tuple[int, int, int, int, str]:
+    """What comparable transfers have in common: operation, size, members, kind of group, kind of link."""
     group: Group = groups.group(timing.group)
     key = keys[timing.key]
     return key.op, key.bytes, group.size, group.kind, groups.link(group.members)
@@ -116,7 +117,7 @@ def _cluster(timing: Timing, groups: Groups, keys: list[Key]) -> tuple[int, int,
 def _against_peers(now: list[Timing], groups: Groups, keys: list[Key], iter_ns: float) -> list[Slow]:
     clusters: dict[tuple[int, int, int, int, str], list[Timing]] = {}
     for timing in now:
-        clusters.setdefault(_cluster(timing, groups, keys), []).append(timing)
+        clusters.setdefault(cluster(timing, groups, keys), []).append(timing)
     found = []
     for members in clusters.values():
         if len(members) < 2:
@@ -165,11 +166,11 @@ def common_part(slow: list[Slow], groups: Groups, healthy: list[int]) -> tuple[s
         for side in (0, 1):  # all that one rank sends, or receives
             end = members[0].members[side]
             if all(g.members[side] == end for g in members) and not any(other[side] == end for other in sound):
-                return "rank", [end], groups.hosts_of([end])
+                return _rank_or_host(end, members, groups)
     ranks = sorted(set(members[0].members).intersection(*(g.members for g in members[1:])))
     guilty = [rank for rank in ranks if not any(rank in other for other in sound)]
     if len(guilty) == 1:
-        return "rank", guilty, groups.hosts_of(guilty)
+        return _rank_or_host(guilty[0], members, groups)
     if all(rank in groups.host for group in members for rank in group.members):
         hosts = [set(groups.hosts_of(group.members)) for group in members]
         crossing = [set(groups.hosts_of(other)) for other in sound]
@@ -182,3 +183,11 @@ def common_part(slow: list[Slow], groups: Groups, healthy: list[int]) -> tuple[s
             return "link", sorted({r for g in members for r in g.members}), sorted(shared)
     every = sorted({rank for group in members for rank in group.members})
     return "group", every, groups.hosts_of(every)
+
+
+def _rank_or_host(rank: int, members: list[Group], groups: Groups) -> tuple[str, list[int], list[str]]:
+    """A rank whose links are slow; where it is alone on its host and they cross the network, the host."""
+    hosts = groups.hosts_of([rank])
+    alone = hosts and list(groups.host.values()).count(hosts[0]) == 1
+    crosses = all(groups.link(group.members) == "network" for group in members)
+    return "host" if alone and crosses else "rank", [rank], hosts

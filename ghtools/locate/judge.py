@@ -13,38 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ghtools.stream.records import OPS, Suspect
+from ghtools.stream.records import Suspect
 
-from .compare import Slow, common_part, slow_groups, timings
-from .groups import COLLECTIVE, EDGE, Group, Groups, Key
-from .history import Window
-from .lateness import Late, bear_out, candidates, excess, name_of, nanmedian, own_matrix
-from .layout import Layout, stages
+from .case import MIN_ITERS, Case
+from .groups import COLLECTIVE
+from .lateness import Late, candidates, excess, nanmedian
 from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_inside
+from .transfers import EXPLAINS, slow_transfers
 
-MIN_ITERS = 3
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
-EXPLAINS = 0.3  # share of the slow-down that a suspect must account for
-CLEARLY = 1.25
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
 REST = 0.05  # share of own time outside the longest gap, without which input and compute cannot be told apart
-
-
-@dataclass(frozen=True)
-class Onset:
-    """A slow-down that somebody else has noticed."""
-
-    before_ns: float = 0.0
-    after_ns: float = 0.0
-    episode: int = 0
-    index: int = -1
-
-    @property
-    def loss(self) -> float:
-        """Share of the present iteration that was not there before."""
-        return max(0.0, 1 - self.before_ns / self.after_ns) if self.after_ns > 0 else 0.0
 
 
 @dataclass
@@ -57,56 +38,6 @@ class Judgement:
 
 
 HEADER = ["rank", "own ms", "peers ms", "ratio", "excess", "last to come", "its groups (its wait / longest wait)"]
-
-
-@dataclass
-class Case:
-    """All that a judgement looks at."""
-
-    window: Window
-    before: Window | None
-    groups: Groups
-    keys: list[Key]
-    timed: bool = True
-    onset: Onset | None = None
-    layout: Layout | None = None
-    missing: list[int] = field(default_factory=list)  # ranks that exist and gave no data
-    t_ns: int = 0
-
-    def __post_init__(self) -> None:
-        self.own = own_matrix(self.window)
-        self.past = own_matrix(self.before) if self.before is not None and self.before.iters >= MIN_ITERS else None
-        if self.past is None:
-            self.before = None
-        numbers = np.unique(np.concatenate([self.window.members.group, self.window.transfers.group]))
-        self.group_of: dict[int, Group] = {int(number): self.groups.group(int(number)) for number in numbers}
-        self.classes = stages(self.own.ranks.tolist(), self.group_of.values(), self.layout)
-        self.iters = len(self.own.it)
-        self.iter_ns = self.own.iter_ns
-
-    def bear_out(self, late: Late) -> None:
-        """What the groups of a rank say of it."""
-        bear_out(late, self.window.members, self.iters, self.iter_ns, self.group_of, self.own, self.peers(late.rank))
-
-    def peers(self, rank: int) -> list[int]:
-        """Ranks that do the same work, itself among them."""
-        return next((ranks for ranks in self.classes if rank in ranks), [rank])
-
-    def suspect(self, what: str, cause: str, verdict: str, text: str, **values: Any) -> Suspect:
-        """A suspect with what is common to all."""
-        ranks = [int(rank) for rank in values.pop("ranks", [])]
-        evidence = {"iter_ns": int(np.nan_to_num(self.iter_ns)), **values.pop("evidence", {})}
-        if self.onset is not None:
-            evidence |= {"episode": self.onset.episode, "onset_index": self.onset.index}
-        if self.missing:
-            evidence["missing_ranks"] = self.missing[:64]
-        if not self.timed:
-            evidence["confidence"] = "low: from times of arrival, no durations"
-        hosts = values.pop("hosts", None)
-        return Suspect(
-            what=what, ranks=ranks, cause=cause, verdict=verdict, text=text, iters=self.iters, t_ns=self.t_ns,
-            hosts=self.groups.hosts_of(ranks) if hosts is None else hosts, evidence=plain(evidence), **values,
-        )  # fmt: skip
 
 
 def judge(case: Case) -> Judgement:
@@ -131,7 +62,7 @@ def judge(case: Case) -> Judgement:
         if late.excess >= (SECOND if suspect.verdict == "attributed" else DOUBTFUL) * most
     ]
     if case.timed:
-        made.suspects += _slow(case, named)
+        made.suspects += slow_transfers(case, named)
     attributed = [suspect for suspect in made.suspects if suspect.verdict == "attributed"]
     if not attributed:
         made.suspects += _hidden(case, over)
@@ -252,101 +183,6 @@ def _missing_wait(case: Case, rank: int | None = None) -> str:
     return ""
 
 
-def _slow(case: Case, named: list[int]) -> list[Suspect]:
-    """Suspects for slow transfers."""
-    slow = slow_groups(case.window, case.before, case.groups, case.keys, case.iter_ns)
-    made = []
-    for kind in (COLLECTIVE, EDGE):
-        mine = [s for s in slow if case.group_of[s.group].kind == kind]
-        sure = [s for s in mine if not _effect(case, s, named)]
-        if sure:
-            made.append(_slow_part(case, sure, kind, named))
-        elif mine and kind == COLLECTIVE:
-            made.append(_slow_part(case, mine, kind, named, effect=True))
-    if not made and not named and (budget := _budget(case)):
-        made.append(budget)
-    return made
-
-
-def _effect(case: Case, slow: Slow, named: list[int]) -> bool:
-    """Whether a slow rank in the group may be why its transfers are slow.
-
-    Gloo moves data by the CPU that computes: when that is short of time, so are its transfers, by more than its compute
-    if a quota stops it at a bad moment. A pair tells nothing beside a slow end, either, since grouped sends and receives
-    end together.
-    """
-    group = case.group_of[slow.group]
-    if not set(group.members) & set(named):
-        return False
-    return group.kind == EDGE or "gloo" in case.groups.backend
-
-
-def _slow_part(case: Case, slow: list[Slow], kind: int, named: list[int], effect: bool = False) -> Suspect:
-    """What slow groups have in common, as a suspect."""
-    seen = {t.group for t in timings(case.window.transfers, case.groups) if t.whole}
-    healthy = [n for n in seen if case.group_of[n].kind == kind and all(s.group != n for s in slow)]
-    what, ranks, hosts = common_part(slow, case.groups, healthy)
-    worst = slow[0]
-    key = case.keys[worst.key]
-    names = ", ".join(name_of(case.group_of[s.group]) for s in slow[:4]) + (", ..." if len(slow) > 4 else "")
-    against = f"of {worst.peers} comparable groups" if worst.how == "peers" else "of its own before"
-    all_slow = worst.how == "past" and len(slow) > 1 and not healthy
-    evidence = {
-        "op": OPS[key.op], "bytes": key.bytes, "transfer_ns": worst.time, "usual_ns": worst.usual, "against": worst.how,
-        "loss_share": float(np.mean([s.total for s in slow])), "agree": worst.agree,
-        "groups": [{"group": name_of(case.group_of[s.group]), "ratio": s.ratio, "loss": s.total} for s in slow[:16]],
-    }  # fmt: skip
-    where = {"link": "link", "host": "host", "rank": "links of rank", "group": "group"}[what]
-    who = " -> ".join(hosts) if what == "link" and kind == COLLECTIVE and len(hosts) == 2 else ""
-    who = who or (hosts[0] if what == "host" else (" -> " if what == "link" else ", ").join(map(str, ranks[:8])))
-    text = (
-        f"{where} {who}: transfers ({OPS[key.op]}, {key.bytes} bytes) take {worst.ratio:.2f} times those {against}, "
-        f"{100 * worst.total:.0f} % of the iteration, in {names}"
-    )
-    verdict = "attributed"
-    if all_slow:
-        text += "; all groups are slow alike"
-    # Beside a slow rank, which explains the slow-down, a link has to be clearly slow and no more.
-    clear = bool(named) and worst.ratio >= CLEARLY
-    if case.onset is not None and not clear and max(s.total for s in slow) < EXPLAINS * case.onset.loss:
-        verdict = "inconclusive"
-        text += f"; it explains {100 * worst.total / case.onset.loss:.0f} % of the slow-down only"
-    if effect:
-        verdict = "inconclusive"
-        text += f"; this may be the effect of rank {', '.join(map(str, named[:4]))}, whose CPU moves the data"
-    comm = case.group_of[worst.group].comm if len(slow) == 1 else 0
-    return case.suspect(
-        what, "communication", verdict, text, ranks=ranks, hosts=hosts, ratio=worst.ratio, comm=comm, evidence=evidence
-    )
-
-
-def _budget(case: Case) -> Suspect | None:
-    """No past and no peers: transfers that take longer now than the whole iteration did before are slow."""
-    if case.onset is None or case.before is not None or case.onset.before_ns <= 0:
-        return None
-    total: dict[int, float] = {}
-    for timing in timings(case.window.transfers, case.groups):
-        if timing.whole and case.group_of[timing.group].kind == COLLECTIVE:
-            total[timing.group] = total.get(timing.group, 0.0) + timing.time * timing.each
-    own = float(np.nanmedian(nanmedian(case.own.own)))
-    old = case.onset.before_ns
-    slow = [number for number, time in total.items() if time > 1.1 * old and own < old]
-    if not slow:
-        return None
-    number = max(slow, key=lambda n: total[n])
-    group = case.group_of[number]
-    what = "link" if group.size == 2 else "group"
-    ratio = total[number] / max(case.onset.before_ns - own, 0.1 * case.onset.before_ns)
-    text = (
-        f"{what} {name_of(group)}: its transfers take {total[number] / 1e6:.0f} ms an iteration, more than the whole "
-        f"iteration did before ({case.onset.before_ns / 1e6:.0f} ms), and no rank works longer"
-    )
-    return case.suspect(
-        what, "communication", "attributed", text, ranks=list(group.members), comm=group.comm, ratio=ratio,
-        evidence={"transfer_ns": total[number], "before_ns": case.onset.before_ns, "against": "iteration before"},
-    )  # fmt: skip
-
-
 def _hidden(case: Case, over: Any) -> list[Suspect]:
     """Patterns that are nobody's fault."""
     before_ns = case.onset.before_ns if case.onset is not None else 0.0
@@ -429,18 +265,3 @@ def _table(case: Case, over: Any, lates: list[Late]) -> list[list[str]]:
             ]
         )  # fmt: skip
     return rows
-
-
-def plain(value: Any) -> Any:
-    """Numbers for people and the wire: numpy scalars become Python's, floats are cut to six digits."""
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.bool_ | bool):
-        return bool(value)
-    if isinstance(value, np.integer | int):
-        return int(value)
-    if isinstance(value, np.floating | float):
-        return float(f"{float(value):.6g}") if np.isfinite(value) else None
-    return value

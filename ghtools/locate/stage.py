@@ -14,8 +14,9 @@ from typing import Any
 from ghtools.detect.period import PeriodFinder
 from ghtools.stream.records import FLAG_EXEC, Calls, Change, Comm, Head, Iters, Job, Link, Record, Suspect, columns
 
+from .case import Case, Onset
 from .groups import Groups
-from .judge import Case, Judgement, Onset, judge
+from .judge import Judgement, judge
 from .layout import Layout, known
 from .pairs import pair_tables, suspects
 from .profiler import Profiler

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import DTYPES, FLAG_ASYNC, FLAG_EXEC, OP_CODE, Calls, Change, Comm, Head, Iters, Job, Record
 
-from .synth import T0_NS
+from .synth import T0_NS, Spec
 from .synth_calls import comm_id
 
 FAULTS = ("none", "compute", "input", "link", "edge", "host", "both", "imbalance", "uneven", "pauses", "common")
@@ -263,6 +263,27 @@ def _one_f_one_b(p: int, pp: int, micro: int) -> list[tuple[str, int]]:
     for m in range(micro - warm):
         plan += [("F", warm + m), ("B", m)]
     return plan + [("B", m) for m in range(micro - warm, micro)]
+
+
+def parse(base: Spec, layout: dict[str, int], fault: str, noise: float) -> ProfileSpec:
+    """A spec from gh-synth's options; `fault` is KIND[:RANK[:RATIO[:AT]]]. Raises GhError."""
+    if unknown := layout.keys() - {"tp", "dp", "pp"}:
+        raise GhError("cannot read the layout", f"{min(unknown)} is no dimension here", "tp=2,dp=2,pp=2")
+    kind, *numbers = fault.split(":")
+    try:
+        rank = int(numbers[0]) if numbers else 0
+        ratio = float(numbers[1]) if len(numbers) > 1 else 2.0
+        at = int(numbers[2]) if len(numbers) > 2 else 0
+    except ValueError:
+        raise GhError(f"cannot read the fault {fault!r}", "a part is not a number", "compute:3:2:12") from None
+    if len(numbers) > 3 or not 0 < ratio < 1e6 or not 0 <= at < base.iters:
+        raise GhError(f"cannot plant {fault!r}", "it is not KIND:RANK:RATIO:AT within the stream", "compute:3:2:12")
+    sizes = layout or {"dp": base.ranks}
+    return ProfileSpec(
+        tp=sizes.get("tp", 1), dp=sizes.get("dp", 1), pp=sizes.get("pp", 1), iters=base.iters, noise=noise, fault=kind,
+        rank=rank, ratio=ratio, at=at, change=at >= 5 and kind not in ("none", "imbalance", "uneven", "pauses"),
+        seed=base.seed, t0_ns=base.t0_ns,
+    )  # fmt: skip
 
 
 def truth(spec: ProfileSpec) -> dict[str, Any]:
