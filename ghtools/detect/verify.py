@@ -76,6 +76,7 @@ class Judgement:
     n_before: int
     n_after: int
     compared: Compared
+    min_log: float  # the least size that would do here
     failed: tuple[str, ...] = ()
 
     @property
@@ -148,4 +149,4 @@ def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONF
     outcome = "wait" if failed else "confirm"
     if failed and (na >= N_GIVE_UP or (na >= N_CONFIRM and size + 2 * se < min_log)):
         outcome = "reject"
-    return Judgement(outcome, d, se, z, nb, na, found, tuple(failed))
+    return Judgement(outcome, d, se, z, nb, na, found, min_log, tuple(failed))

@@ -278,14 +278,15 @@ class Watch:
             return
         threshold = self._threshold(pending.side)
         size = float(np.median(after)) - float(np.median(before))
-        found = judge(before, after, threshold, self._needed(size), steady=pending.side < 0)
+        steady = pending.side < 0 and memory.episode is not None
+        found = judge(before, after, threshold, self._needed(size), steady)
         if pending.side < 0 and found.outcome != "confirm" and self._healed(before, after):
             found = replace(found, outcome="confirm", failed=())
         gradual = False
         anchor = self._anchor()
         if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:
             # A step that is too small by itself may be the last of several.
-            whole = judge(anchor, after, threshold, self._needed(size) + 2, steady=pending.side < 0)
+            whole = judge(anchor, after, threshold, self._needed(size) + 2, steady)
             if whole.outcome == "confirm" and whole.d * pending.side > 0:
                 found, gradual = whole, True
         middle = 0.5 * (found.compared.median_before + found.compared.median_after)
@@ -302,7 +303,7 @@ class Watch:
             and memory.episode is None
             and not passed
             and len(after) >= 3
-            and found.d >= 0.8 * threshold
+            and found.d >= 0.8 * found.min_log
             and float(after[-3:].min()) > found.compared.median_before + 0.6 * threshold
         ):
             pending.said = True
