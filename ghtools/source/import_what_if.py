@@ -29,6 +29,7 @@ DOC = "per-operation times as parquet in the columns of ByteDance's StragglerAna
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ROWS = 1 << 23
+MAX_PARTS = 1 << 12  # batches a kind of record
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
 # Operation -> code, and which group it runs in.
 OPERATIONS: dict[str, tuple[str, str]] = {
@@ -93,19 +94,39 @@ def _read_file(file: File, options: Options) -> Iterator[Record]:
     np.maximum.at(length, at, table.begin_ns + table.dur_ns)
     t_ns = (np.cumsum(length) - length)[at] + table.begin_ns
     groups = {what: _groups(what, place, stages, tp) for what in ("dp", "pp", "tp", "embedding")}
+    ranked: dict[int, NDArray[np.int64]] = {}
+    used: dict[int, dict[int, Comm]] = {}
     for rank in place:
         rows = np.flatnonzero(table.rank == rank)
-        rows = rows[np.argsort(t_ns[rows], kind="stable")]
-        used: dict[int, Comm] = {}
-        yield from _comms(rank, table, rows, groups, used)
-        yield _calls(rank, place, table, rows, t_ns, used)
-        yield _iters(rank, table.step[rows], t_ns[rows], table.dur_ns[rows])
-        for number, name in enumerate(table.names):
-            if name not in OPERATIONS and len(these := rows[table.op[rows] == number]):
-                yield Sample(
-                    metric=name, unit="s", labels={"rank": rank, "stage": place[rank][1], "dp_rank": place[rank][0]},
-                    t_ns=t_ns[these], value=table.dur_ns[these] / 1e9,
-                )  # fmt: skip
+        ranked[rank] = rows[np.argsort(t_ns[rows], kind="stable")]
+        used[rank] = {}
+        yield from _comms(rank, table, rows, groups, used[rank])
+    # Some steps of all ranks at a time, as from a running job: who compares ranks need not hold all of one.
+    parts = min(len(steps), max(MAX_PARTS // len(place), 1))
+    calls = dict.fromkeys(place, 0)
+    for chunk in np.array_split(np.arange(len(steps)), parts):
+        mine = {rank: rows[(at[rows] >= chunk[0]) & (at[rows] <= chunk[-1])] for rank, rows in ranked.items()}
+        for rank, rows in mine.items():
+            made = _calls(rank, place, table, rows, t_ns, used[rank])
+            made.seq += calls[rank]
+            calls[rank] += len(made.seq)
+            yield made
+            yield from _samples(rank, place[rank], table, rows, t_ns)
+        for rank, rows in mine.items():
+            if len(rows):
+                yield _iters(rank, table.step[rows], t_ns[rows], table.dur_ns[rows])
+
+
+def _samples(
+    rank: int, place: tuple[int, int], table: _Table, rows: NDArray[np.int64], t_ns: NDArray[np.int64]
+) -> Iterator[Sample]:
+    """What is no communication, by operation."""
+    for number, name in enumerate(table.names):
+        if name not in OPERATIONS and len(these := rows[table.op[rows] == number]):
+            yield Sample(
+                metric=name, unit="s", labels={"rank": rank, "stage": place[1], "dp_rank": place[0]},
+                t_ns=t_ns[these], value=table.dur_ns[these] / 1e9,
+            )  # fmt: skip
 
 
 def _first(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
