@@ -28,7 +28,7 @@ FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
 PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
 PAUSE_LEAST = 0.05  # of a piece: less is noise
 PAUSE_TWOS = 0.01  # the same where it comes after 2, 4, 8, ... pieces, as an optimizer's step does
-MAX_ACCUMULATE = 128  # micro-batches of a step that are told from evaluation by time alone
+COUNTS = frozenset([*range(2, 10), 16, 32, 64, 128])  # of micro-batches; logs and evaluation come every 10, 25, 100
 PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
 SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
 SIDE = 64  # a reducing call this much smaller than the largest is no proof of training
@@ -250,6 +250,8 @@ def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> C
     k, _ = timing.every(dur)
     if facts.kinds == 1:
         out.method = "timing"
+        if np.ptp(c.bytes[level.starts]) > 0:
+            return Choice("unknown", level=level, why="calls of one kind in all sizes")
         if k == 0:
             state = "wait" if len(dur) < 48 and not final else "unknown"
             return Choice(
@@ -279,14 +281,14 @@ def _composed(level: Level, k: int, place: int) -> Choice:
 def _with_pauses(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> Choice:
     """For pieces of several calls: whether a pause with every k-th of them is the optimizer's step."""
     out = Choice("found", level=level)
-    found = pause.repeats(c, level, at)
     own = pause.own_pause(c, level) >= pause.DISTINCT
+    found = pause.repeats(c, level, at, COUNTS if own else None)
     if found is None or found.excess < PAUSE_LEAST:
         if not facts.reduces and level.calls < 2 * facts.kinds:
             state = "wait" if level.count < POOR_REPEATS and not final else "unknown"
             return Choice(state, level=level, why="it reduces nothing and has no pause: it may be one micro-batch")
         return out
-    if own and (facts.weak or not accumulates(found.every)):
+    if own and facts.weak:
         return out
     if found.excess > 1.0 and own:
         return out
@@ -297,4 +299,4 @@ def _with_pauses(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) 
 
 def accumulates(k: int) -> bool:
     """Whether k is how people count micro-batches of a step, rather than steps between two logs or checkpoints."""
-    return 1 < k < 10 or (k <= MAX_ACCUMULATE and k & (k - 1) == 0)
+    return k in COUNTS

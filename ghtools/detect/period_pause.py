@@ -46,8 +46,8 @@ class Repeat:
     excess: float  # by how much it is longer than in the other pieces, in pieces
 
 
-def repeats(c: Columns, level: Level, at: I64) -> Repeat | None:
-    """Whether the gap at some place of the level's pieces repeats every k pieces; None if none clearly does.
+def repeats(c: Columns, level: Level, at: I64, among: frozenset[int] | None = None) -> Repeat | None:
+    """Whether the gap at some place of the level's pieces repeats every k pieces (k in `among` if given), else None.
 
     Looks at the places whose gaps vary most, over the latest unbroken run of modal pieces.
     """
@@ -59,18 +59,18 @@ def repeats(c: Columns, level: Level, at: I64) -> Repeat | None:
         used = starts[starts + level.calls < len(c)][-MAX_ROWS:]
     else:
         used = at[:-1][whole][-MAX_ROWS:]  # numbers are wrong after an odd piece: only a pause in all of it would show
-        return None if whole.mean() < 0.9 else _fold(c, level, used, 0)
-    return _fold(c, level, used, int(np.searchsorted(at, used[0])) if len(used) else 0)
+        return None if whole.mean() < 0.9 else _fold(c, level, used, 0, among)
+    return _fold(c, level, used, int(np.searchsorted(at, used[0])) if len(used) else 0, among)
 
 
-def _fold(c: Columns, level: Level, starts: I64, first: int) -> Repeat | None:
+def _fold(c: Columns, level: Level, starts: I64, first: int, among: frozenset[int] | None) -> Repeat | None:
     if len(starts) < 12:
         return None
     gaps = np.diff(c.t[starts[:, None] + np.arange(level.calls + 1)], axis=1)
     logs = np.log(np.maximum(gaps, 1))
     spread = (gaps - np.median(gaps, axis=0)).clip(0).mean(axis=0)  # time beyond the usual gap
     some = np.argsort(-spread)[:MAX_PLACES]
-    series, k, chance = timing.fold(logs[:, some], min(MAX_FOLD, len(starts) // 4))
+    series, k, chance = timing.fold(logs[:, some], min(MAX_FOLD, len(starts) // 4), among)
     if not k or chance > CHANCE:
         return None
     rows = gaps[: len(gaps) // k * k, some[series]].reshape(-1, k)

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 MAX_EVERY = 1024  # longest repetition looked for, in pieces
 CLEAR_ACF, NO_ACF = 0.5, 0.3  # autocorrelation that shows a repetition, and one that shows none
+CHANCE = -8.0  # log10: a repetition less likely by chance is one
+WILD, MANY = 0.25, 256  # spread (log) of gaps that takes so many of them to be called alike
 MIN_EFFECT = 0.05  # spread of the positions' levels (log) below which they count as equal
 
 
@@ -64,10 +66,13 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
         return 0, 0.0
     top = float(acf[2:].max())
     noise = 3.0 / np.sqrt(n)
-    if top < max(NO_ACF, noise):
-        return 1, 1.0 - max(0.0, top)
     if top < max(CLEAR_ACF, noise):
-        return 0, top
+        _, k, chance = fold(x[:, None], lags)
+        if k and chance < CHANCE:
+            return _shortest(x, k), top
+        if scale > WILD * (1 if n < MANY else 3):
+            return 0, top
+        return (1, 1.0 - max(0.0, top)) if top < max(NO_ACF, noise) else (0, top)
     good = np.flatnonzero(acf[2:] >= top - 0.15 * abs(top)) + 2
     for k in good.tolist():
         # A drift or a shift of level correlates too, but at all short lags; a repetition has a valley first.
@@ -78,31 +83,28 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
         f, spread = fold_effect(rows)
         if f > 4.0 and spread > MIN_EFFECT:
             return _shortest(x, k), float(acf[k])
-    return (1, 0.5) if top < 0.6 else (0, top)
+    return (1, 0.5) if top < 0.6 and scale < WILD else (0, top)
+
+
+def _explained(x: F64, k: int) -> float:
+    """Share of the variance of `x` between the k positions, corrected for their number."""
+    rows = x[: len(x) // k * k].reshape(-1, k)
+    total = float(((rows - rows.mean()) ** 2).sum()) + 1e-12
+    return len(rows) * float(((rows.mean(axis=0) - rows.mean()) ** 2).sum()) / total - (k - 1) / (rows.size - 1)
 
 
 def _shortest(x: F64, k: int) -> int:
-    """The smallest divisor of k by which `x` already repeats: no position differs from the one a divisor later."""
-    rows = x[: len(x) // k * k].reshape(-1, k)
-    mid = np.median(rows, axis=0)
-    error = 1.86 * np.median(np.abs(rows - mid), axis=0) / np.sqrt(len(rows))  # of a median
-    for d in range(2, k // 2 + 1):
-        if k % d:
-            continue
-        there = np.roll(mid, -d)
-        off = np.abs(mid - there)
-        if (off <= np.maximum(2 * MIN_EFFECT, 5 * np.hypot(error, np.roll(error, -d)))).all():
-            f, spread = fold_effect(x[: len(x) // d * d].reshape(-1, d))
-            if f > 4.0 and spread > MIN_EFFECT:
-                return d
-    return k
+    """The smallest divisor of k that explains nearly as much of the variance of `x`."""
+    least = 0.85 * _explained(x, k)
+    return next((d for d in range(2, k) if k % d == 0 and _explained(x, d) >= least), k)
 
 
-def fold(rows_of: F64, most: int) -> tuple[int, int, float]:
+def fold(rows_of: F64, most: int, among: frozenset[int] | None = None) -> tuple[int, int, float]:
     """The clearest repetition in any of several series: (series, k, log10 of the chance that there is none).
 
     `rows_of` has shape (n, series) of log times. The F test of a one-way analysis of variance, for each series and
-    each k from 2 to `most`, corrected for their number; k is the smallest that explains nearly as much as the best.
+    each k from 2 to `most` (if given: in `among`), corrected for their number; k is the smallest that explains nearly
+    as much as the best.
     """
     from scipy.special import fdtrc
 
@@ -112,14 +114,15 @@ def fold(rows_of: F64, most: int) -> tuple[int, int, float]:
     x = np.clip(x, -8 * scale, 8 * scale)
     best: tuple[float, int, int, float] = (0.0, 0, 0, 0.0)
     explained = np.zeros((most + 1, m))
-    for k in range(2, most + 1):
+    ks = [k for k in range(2, most + 1) if among is None or k in among]
+    for k in ks:
         rows = x[: n // k * k].reshape(-1, k, m)
         r = len(rows)
         total = ((rows - rows.mean(axis=(0, 1))) ** 2).sum(axis=(0, 1)) + 1e-12
         between = r * ((rows.mean(axis=0) - rows.mean(axis=(0, 1))) ** 2).sum(axis=0)
         f = (between / (k - 1)) / np.maximum((total - between) / (k * (r - 1)), 1e-12)
         explained[k] = between / total - (k - 1) / (n - 1)
-        chance = np.log10(np.maximum(fdtrc(k - 1, k * (r - 1), f) * m * most, 1e-300))
+        chance = np.log10(np.maximum(fdtrc(k - 1, k * (r - 1), f) * m * len(ks), 1e-300))
         i = int(np.argmin(chance))
         if chance[i] < best[0]:
             best = (float(chance[i]), i, k, float(explained[k, i]))

@@ -33,7 +33,7 @@ CONTEXT = LONG_ORDERS[-1] - 1  # calls before the buffer that a token may reach 
 AUDIT_ODD = 0.15  # of all calls in odd pieces: the pattern may be a part of the real one
 AUDIT_PIECES = 64  # over about so many
 AUDIT_CALLS = 1 << 15  # kept for the looks of AUDIT_AT
-AUDIT_AT = (16, 32, 64, 128)  # pieces after the pattern was found at which it is looked at again
+AUDIT_AT = (16, 32, 64, 128, 256, 512)  # pieces after the pattern was found at which it is looked at again
 
 Out = list[Iters | Period]
 Chooser = Callable[[Columns, bool, int, bool], Choice]
@@ -304,7 +304,7 @@ class Tracker:
 
         What follows if the pattern turns out to be a part of the real one, None if not.
         """
-        if p.method != "anchors" or not done or self.chooser is not choose:
+        if p.method not in ("anchors", "timing") or p.every > 1 or not done or self.chooser is not choose:
             return None
         count, odd = pieces.count[:done], ~pieces.ok[:done] & ~pieces.gap[:done]
         keep = 0.5 ** (done / AUDIT_PIECES)
