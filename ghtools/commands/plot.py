@@ -37,21 +37,32 @@ def main(
         Path | None, typer.Option("--out", "-o", metavar="FILE.png", help="Picture to write: .png, .svg or .pdf.")
     ] = None,
     term: Annotated[bool, typer.Option("--term", help="Draw in the terminal instead.")] = False,
+    heatmap: Annotated[
+        bool, typer.Option("--heatmap", help="With --out: who waits in which group, from calls with durations.")
+    ] = False,
     log: Annotated[bool, typer.Option("--log", help="Logarithmic time axis.")] = False,
     width: Annotated[int, typer.Option(min=0, max=1000, help="Columns of --term; 0 is the terminal's.")] = 0,
     height: Annotated[int, typer.Option(min=3, max=200, help="Rows of --term.")] = 16,
 ) -> Exit:
     """Draw iteration times with slow episodes and phases, and what a synthetic stream has planted.
 
-    A stream of calls is turned into iterations as gh-period does. Reads to the end, in bounded memory.
+    A stream of calls is turned into iterations as gh-period does. Reads to the end, in bounded memory. --heatmap
+    draws ranks by groups instead, coloured by how long they wait there, and marks the ranks that gh-profile names.
     """
     from ghtools.view import plot, plot_data, plot_term, show
 
     if bool(out) == term:
         raise GhError("nowhere to draw", "one of --out and --term is needed", "`gh-plot --out job.png FILE.ght`")
+    if heatmap and not out:
+        raise GhError("cannot draw a heat map in the terminal", try_="`gh-plot --heatmap --out wait.png FILE.ght`")
     if out:
         plot.check(out)
     records = show.Selection(Input(files), Voice("gh-plot"))
+    if heatmap and out:
+        from ghtools.view import heatmap as heat
+
+        heat.save(heat.collect(records), out)
+        return Exit.OK if records.clean else Exit.INPUT
     data = plot_data.collect(records)
     if out:
         plot.save(data, out, log=log)

@@ -22,6 +22,7 @@ from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_
 from .transfers import EXPLAINS, slow_transfers
 
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
+SMALL, SMALL_LATE_SHARE = 0.10, 0.8  # where executions alone are known, overlap makes small differences look larger
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
@@ -78,7 +79,7 @@ def _rank(case: Case, late: Late) -> Suspect:
     doubts = list(late.against)
     if not late.groups:
         doubts.append("nobody is seen waiting for it")
-    elif late.last < LATE_SHARE:
+    elif late.last < (LATE_SHARE if late.excess >= SMALL else SMALL_LATE_SHARE):
         doubts.append(f"only {100 * late.last:.0f} % of the waiting in its groups is for it")
     if not case.timed and (why := _spread_arrivals(case, late)):
         doubts.append(why)
