@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ghtools.stream.errors import Exit, GhError
+from ghtools.stream.errors import Exit
 
 from ._cli import Files, Input, Keep, Verbose, Voice, command, output
 
@@ -16,7 +16,7 @@ from ._cli import Files, Input, Keep, Verbose, Voice, command, output
 @command("gh-alert")
 def main(
     files: Files = None,
-    json: Annotated[bool, typer.Option("--json", help="Write alerts as JSON lines instead of a stream.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON lines of alerts, and nothing else.")] = False,
     prom: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep Prometheus metrics in FILE (every 30 s at most).")
     ] = None,
@@ -49,8 +49,6 @@ def main(
     from ghtools.view.syslog import Syslog
     from ghtools.view.webhook import Webhook
 
-    if json and keep:
-        raise GhError("--keep does not go with --json", "JSON lines carry alerts only")
     warn = Voice("gh-alert")
     # Sentences are the product, not diagnostics: one voice of their own, in the name people know.
     say = Voice("ghtools") if not quiet else lambda text: None

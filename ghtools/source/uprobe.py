@@ -32,6 +32,7 @@ from .elf import Function, functions
 from .uprobe_decode import Decoder, TensorLayout, take
 from .uprobe_process import Group, children, code_of, environment, gloo_group, identity, job_of, rank_of, torch_version
 from .uprobe_program import STATE, build
+from .uprobe_rights import RIGHTS, check, machine_lacks, why
 from .uprobe_table import GLOO, LIBRARIES, NCCL, Probe
 
 RING_BYTES = 4 << 20  # 8,192 calls; at a look every 10 ms that is 800,000 calls a second on this host
@@ -40,8 +41,8 @@ LOOK_S = 0.01
 HOLD_S, HOLD_MAX = 2.0, 256  # first calls wait this long, so many, for a tensor that shows where sizes are
 FIND_S, FIND_AGAIN_S = 0.5, 5.0  # how often a process without, with a known library is looked at
 PROBES = GLOO + NCCL
+__all__ = ["UprobeSource", "check"]
 LIBRARY_NAMES = tuple(name for name, _ in LIBRARIES)
-RIGHTS = "root, or the capabilities CAP_BPF, CAP_PERFMON and (for other users' processes) CAP_SYS_PTRACE"
 
 
 @dataclass
@@ -83,7 +84,7 @@ class UprobeSource:
     def __init__(
         self, pids: list[int], *, warn: Callable[[str], None] = lambda text: None, ring_bytes: int = RING_BYTES
     ) -> None:
-        if missing := _machine():
+        if missing := machine_lacks():
             raise MissingError("cannot attach", missing)
         for pid in pids:
             if process_start_ticks(pid) is None:
@@ -108,7 +109,7 @@ class UprobeSource:
             self._states_map = bpf.Map(bpf.MAP_ARRAY, STATE.itemsize, TARGETS_MAX)
             self._ring_map = bpf.Map(bpf.MAP_RINGBUF, 0, ring_bytes)
         except OSError as error:
-            raise MissingError("cannot attach", _why(error), RIGHTS) from None
+            raise MissingError("cannot attach", why(error), RIGHTS) from None
         page = os.sysconf("SC_PAGE_SIZE")
         # The kernel's layout: a page with our position, a page with its position, the data twice in a row.
         self._consumer = np.frombuffer(self._ring_map.view(page, 0, True), np.uint64)
@@ -235,9 +236,9 @@ class UprobeSource:
                 return
             if not self._targets and isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES):
                 self._let_go(target)
-                raise MissingError(f"cannot attach to process {target.pid}", _why(error), RIGHTS) from None
+                raise MissingError(f"cannot attach to process {target.pid}", why(error), RIGHTS) from None
             self._refused[target.pid] = target.start_ticks
-            self._warn(f"process {target.pid} is not traced: {_why(error) if isinstance(error, OSError) else error}")
+            self._warn(f"process {target.pid} is not traced: {why(error) if isinstance(error, OSError) else error}")
 
     def _functions(self, path: Path, probes: tuple[Probe, ...]) -> dict[str, Function]:
         key = self._key(path)
@@ -412,55 +413,6 @@ class UprobeSource:
                 for target in ranks
             ],
         )
-
-
-def check() -> list[str]:
-    """What this machine lacks for attaching, one sentence each; empty if nothing (gh-doctor)."""
-    if missing := _machine():
-        return [missing]
-    try:
-        states, ring = bpf.Map(bpf.MAP_ARRAY, STATE.itemsize, 1), bpf.Map(bpf.MAP_RINGBUF, 0, 4096)
-    except OSError as error:
-        return [f"cannot make maps for tracing: {_why(error)}; it needs {RIGHTS}"]
-    found = []
-    program = event = -1
-    try:
-        program = bpf.load_program(build(0, 0, PROBES[0], states.fd, ring.fd))
-        code = next(iter(code_of(os.getpid(), ("libc.so", "libm.so", "ld-linux-x86-64.so")).values()))
-        place = functions(code.open_path, ["getppid", "fmod", "_dl_catch_exception"])
-        event = bpf.attach_uprobe(str(code.open_path), next(iter(place.values())).offset, os.getpid(), program)
-    except OSError as error:
-        found.append(f"cannot set a probe: {_why(error)}; it needs {RIGHTS}")
-    except (GhError, StopIteration) as error:
-        found.append(f"cannot set a probe: {error or 'no library to try it on'}")
-    finally:
-        for fd in (program, event):
-            if fd >= 0:
-                os.close(fd)
-        states.close()
-        ring.close()
-    return found
-
-
-def _machine() -> str:
-    """What is wrong with machine and kernel; empty = nothing."""
-    if platform.machine() != "x86_64" or platform.system() != "Linux":
-        return f"attaching works on x86-64 Linux, this is {platform.machine()} {platform.system()}"
-    if not bpf.UPROBE_TYPE.exists():
-        return (
-            f"the kernel has no uprobes ({bpf.UPROBE_TYPE.parent} is missing: CONFIG_UPROBE_EVENTS, or /sys is hidden)"
-        )
-    return ""
-
-
-def _why(error: OSError) -> str:
-    """An error of the kernel in words that help."""
-    text = (error.strerror or str(error)).lower()
-    if error.errno in (errno.EPERM, errno.EACCES):
-        return "not permitted"
-    if error.errno in (errno.EINVAL, errno.ENOSYS):
-        return f"{text} (a kernel before 5.15, or one without BPF?)"
-    return text + (f" ({error.filename})" if error.filename else "")
 
 
 def _many_files() -> None:

@@ -150,7 +150,6 @@ def test_two_streams_of_one_job_the_last_word_counts() -> None:
         (["--webhook", "ftp://x/"], 2, "bad webhook address"),
         (["--syslog-address", "/nowhere/log"], 4, "is no socket"),
         (["--prom", "/nowhere/x.prom"], 2, "cannot write /nowhere/x.prom"),
-        (["--json", "--keep"], 2, "JSON lines carry alerts only"),
     ],
 )
 def test_options_that_cannot_be_met(options: list[str], code: int, said: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,13 +18,14 @@ import numpy as np
 import pytest
 
 from ghtools.job.native import SHIM
-from ghtools.source import uprobe
+from ghtools.source import uprobe_rights
 from ghtools.source.elf import functions
 from ghtools.source.live import LiveSource
 from ghtools.source.uprobe import UprobeSource, check
 from ghtools.source.uprobe_process import code_of, peek
 from ghtools.stream.errors import GhError
-from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, OPS, Calls, Comm, Job, Record
+from ghtools.stream.framing import read_records
+from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, OPS, Calls, Comm, Iters, Job, Record
 from tests.conftest import BIN, ROOT
 from tests.csrc.conftest import Fakes, build_fakes
 
@@ -31,6 +33,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(bool(check()), reason="; ".join(check()) or "uprobes can be used"),
 ]
+STEPS = 200
 JOB = Path(__file__).with_name("uprobe_job.py")
 
 # A process that loads a library which needs libnccl, waits for a line, makes its calls, waits for another.
@@ -244,7 +247,7 @@ def test_a_process_that_is_not_there() -> None:
 
 
 def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uprobe.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(uprobe_rights.platform, "machine", lambda: "aarch64")
     assert check() == ["attaching works on x86-64 Linux, this is aarch64 Linux"]
     with pytest.raises(GhError, match="this is aarch64"):
         UprobeSource([os.getpid()])
@@ -252,7 +255,7 @@ def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def torch_job(folder: Path, env: dict[str, str], steps: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The job of uprobe_job.py at the point before its first call."""
+    """The job of uprobe_job.py, at the point before its first call."""
     folder.mkdir()
     command = [BIN / "torchrun", "--nproc-per-node", "2", "--standalone", JOB, folder, str(steps)]
     said = folder / "said"
@@ -266,15 +269,31 @@ def torch_job(folder: Path, env: dict[str, str], steps: int) -> Iterator[subproc
             process.terminate()  # torchrun ends its ranks then
 
 
+def periods(stream: Path, env: dict[str, str]) -> list[Record]:
+    """What gh-period makes of a stream."""
+    done = subprocess.run([BIN / "gh-period", stream], capture_output=True, env=env, check=True)
+    return list(read_records(io.BytesIO(done.stdout)))
+
+
 @pytest.mark.slow
 def test_a_training_job_looks_as_under_the_shim(tmp_path: Path, clean_env: dict[str, str]) -> None:
     pytest.importorskip("torch")
-    with torch_job(tmp_path / "bare", clean_env, steps=60) as process:
-        source = UprobeSource([process.pid])  # torchrun's own pid stands for its ranks
-        (tmp_path / "bare" / "go").touch()
-        records = collect(source)
-        source.close()
-    with torch_job(tmp_path / "shim", {**clean_env, "LD_PRELOAD": str(SHIM), "GHT_JOB": "s"}, steps=60):
+    stream, said = tmp_path / "bare.ght", tmp_path / "said"
+    with torch_job(tmp_path / "bare", clean_env, STEPS) as process, stream.open("wb") as out, said.open("w") as err:
+        # Twice at once: here, and as people do it. torchrun's own pid stands for its ranks.
+        source = UprobeSource([process.pid])
+        trace = subprocess.Popen(
+            [BIN / "gh-trace", "--attach", str(process.pid)], stdout=out, stderr=err, env=clean_env
+        )
+        try:
+            wait_for(lambda: "tracing" in said.read_text() or trace.poll() is not None, "gh-trace")
+            (tmp_path / "bare" / "go").touch()
+            records = collect(source)
+            assert trace.wait(60) == 0, said.read_text()
+        finally:
+            trace.kill()
+            source.close()
+    with torch_job(tmp_path / "shim", {**clean_env, "LD_PRELOAD": str(SHIM), "GHT_JOB": "s"}, STEPS):
         pass
     live = LiveSource(Path(clean_env["GHT_DIR"]) / "s", time.monotonic, time.time_ns)
     theirs = live.poll()
@@ -285,13 +304,18 @@ def test_a_training_job_looks_as_under_the_shim(tmp_path: Path, clean_env: dict[
         assert len(mine.t_ns) > 130
         assert what(mine) == what(yours)
         assert [mine.comm.tolist().index(c) for c in mine.comm] == [yours.comm.tolist().index(c) for c in yours.comm]
-        # Iteration time: between the first buckets of consecutive steps, against the loop's own clock. The first
-        # steps are left out: DDP rearranges its buckets then.
-        loop = mine.t_ns[(mine.t_ns >= bare[4]) & (mine.t_ns < bare[-1])]
-        assert len(loop) == 2 * 57, "two buckets a step"
-        ours, own = np.diff(loop[::2]), np.diff(bare[4:-1])
-        assert abs(np.median(ours) / np.median(own) - 1) < 0.01
-        assert abs(ours.sum() / own.sum() - 1) < 0.01
+        # Two buckets in every step of the loop's own clock, but for the first ones: DDP rearranges its buckets then.
+        own = np.array(bare[1:])
+        assert np.histogram(mine.t_ns, own)[0][3:].tolist() == [2] * (STEPS - 3)
+        # Iteration time: from the first bucket of one step to that of the last.
+        first = mine.t_ns[np.searchsorted(mine.t_ns, own[:-1])][3:]
+        assert (first[-1] - first[0]) / (own[-2] - own[3]) == pytest.approx(1, rel=0.01)
+        # And what gh-period makes of it.
+        found = [r for r in periods(stream, clean_env) if isinstance(r, Iters) and r.rank == rank]
+        t_ns, dur_ns = (np.concatenate([getattr(r, name) for r in found]) for name in ("t_ns", "dur_ns"))
+        inside = (t_ns >= own[3]) & (t_ns + dur_ns < own[-1])
+        assert inside.sum() > STEPS * 0.8
+        assert dur_ns[inside].mean() == pytest.approx((own[-1] - own[3]) / (STEPS - 3), rel=0.01)
     comms = {(r.rank, r.name): r for r in records if isinstance(r, Comm)}
     assert set(comms) == {(rank, name) for rank in (0, 1) for name in ("default_pg", "pair", "late")}
     for name in ("default_pg", "pair", "late"):
