@@ -94,9 +94,18 @@ def _explained(x: F64, k: int) -> float:
 
 
 def _shortest(x: F64, k: int) -> int:
-    """The smallest divisor of k that explains nearly as much of the variance of `x`."""
+    """The smallest divisor of k that explains nearly as much of `x`, and by which no position differs clearly."""
+    rows = x[: len(x) // k * k].reshape(-1, k)
+    mid = np.median(rows, axis=0)
+    error = 1.86 * np.median(np.abs(rows - mid), axis=0) / np.sqrt(len(rows))  # of a median
     least = 0.85 * _explained(x, k)
-    return next((d for d in range(2, k) if k % d == 0 and _explained(x, d) >= least), k)
+    for d in range(2, k // 2 + 1):
+        if k % d or _explained(x, d) < least:
+            continue
+        off = np.abs(mid - np.roll(mid, -d))
+        if (off <= np.maximum(2 * MIN_EFFECT, 5 * np.hypot(error, np.roll(error, -d)))).all():
+            return d
+    return k
 
 
 def fold(rows_of: F64, most: int, among: frozenset[int] | None = None) -> tuple[int, int, float]:
