@@ -224,8 +224,9 @@ def exported(library: Path) -> set[str]:
 def test_probed_functions_are_those_the_shim_hooks() -> None:
     names = exported(SHIM)
     gloo = {name for name in names if "16ProcessGroupGloo" in name}
-    gone = {name for name in gloo if name.endswith(("D0Ev", "D1Ev"))}
-    assert {probe.symbol for probe in GLOO} == gloo - gone
+    # The end of a group, and how long its work takes on gloo's own threads, are left to the shim.
+    left = {name for name in gloo if name.endswith(("D0Ev", "D1Ev")) or "7enqueue" in name or "9AsyncWork" in name}
+    assert {probe.symbol for probe in GLOO} == gloo - left
     nccl = {name for name in names if name.startswith("nccl") and not name.startswith("ncclComm")}
     assert {probe.symbol for probe in NCCL} - {
         # Twins that take a configuration are probed wherever a library has them.
