@@ -52,9 +52,9 @@ def main(
     what more than half of its live ranks say. Calls are turned into iterations on the way, as gh-period does.
     """
     from ghtools.detect.detector import Detector
+    from ghtools.detect.memory import Settings
     from ghtools.detect.series import Prior
     from ghtools.detect.stage import BocdStage
-    from ghtools.detect.watch import Settings
     from ghtools.stream.records import Calls, Head, Iters
 
     if level not in ("rank", "job", "both"):

@@ -10,8 +10,9 @@ from typing import Literal
 from ghtools.stream.records import Change, Iters, Job
 
 from .consensus import Consensus
+from .memory import Settings
 from .series import Model, Prior
-from .watch import Settings, Watch
+from .watch import Watch
 
 Level = Literal["rank", "job", "both"]
 

@@ -13,7 +13,8 @@ from ghtools.stream.records import Change
 
 from .consensus import Event, Seen
 from .detector import Detector
-from .watch import Episode, Memory, Pending, Watch
+from .memory import Episode, Memory, Pending
+from .watch import Watch
 
 MAGIC = "ghtools-bocd-state-1"
 SAMPLES = ("base", "anchor", "prior")

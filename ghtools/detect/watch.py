@@ -4,103 +4,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from math import exp, log
+from dataclasses import replace
+from math import exp
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ghtools.stream.records import Change, Iters
 
 from . import series as hot
-from .series import Model, Series
-from .verify import N_CONFIRM, SE_MEDIAN, Judgement, compare, judge
-
-Floats = NDArray[np.float32]
-
-FIRST = 10  # values of a level before anything is said
-REFINE = (30, 60, 100)  # then its scale and level are measured again
-REFRESH = 2000
-BEFORE = 100  # values before a change that it is compared with
-GUARD_EVERY, GUARD_N, GUARD_MINOR = 10, 30, 50
-MINOR_LOG = log(1.05)  # a smaller loss is not looked for
-WARMUP_ITERS = 100  # getting faster this early is warm-up
-FADE_N = 30  # values at the healthy level that end an episode which faded out
-BURST_MEMORY = 500  # values for which a passed burst is remembered
-BURST_MOST, BURST_FACTOR = 20, 1.5
-SCALE_FLOOR = 0.005
-BACK_N, BACK_NATS = 5, 7.5  # values at the healthy level that end an episode, and their weight
-SETTLE = 8  # values of a restarted process that are not compared
-LEAST_BEFORE = 8  # values of a new process before which no change is placed
-RETHINK = 8  # a candidate this old gives way to a newer one
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a user may set; the defaults are meant for every job."""
-
-    min_change: float = 0.10
-    schedule: tuple[int, ...] = ()  # iteration indices at which the pace changes on purpose
-    slack: int = 3  # a change this many iterations from the schedule is the planned one
-    look_min: float = 0.9
-    near_min: float = 0.5
-
-    @property
-    def min_log(self) -> float:
-        return log(1 + self.min_change)
+from .levels import (
+    BEFORE,
+    BURST_MEMORY,
+    FADE_N,
+    FIRST,
+    GUARD_EVERY,
+    GUARD_MINOR,
+    GUARD_N,
+    LEAST_BEFORE,
+    MINOR_LOG,
+    REFINE,
+    REFRESH,
+    RETHINK,
+    SETTLE,
+    WARMUP_ITERS,
+    Levels,
+)  # fmt: skip
+from .memory import Episode, Floats, Memory, Pending, Settings
+from .series import Model
+from .verify import SE_MEDIAN, Judgement, compare, judge
 
 
-@dataclass
-class Pending:
-    """A candidate change: `at` is its first value."""
-
-    at: int
-    side: int  # +1 slower, -1 faster
-    probability: float
-    said: bool = False  # a suspected record was made
-    since: int = 0
-
-
-@dataclass
-class Episode:
-    """From a confirmed onset until relief."""
-
-    number: int
-    base: float  # log level before it
-    level: float  # log level now
-    onset_index: int
-    onset_at: int
-    onset_t_ns: int
-    total_before: float
-    minor: bool = False  # a loss under the reporting threshold
-    verdict: str = "fail-slow"
-
-
-def _none() -> Floats:
-    return np.empty(0, np.float32)
-
-
-@dataclass
-class Memory:
-    """What survives a change: plain values and samples of log durations, so that it can be saved."""
-
-    incarnation: int = 0
-    segment: int = 0  # first value of the present level
-    began: int = 0  # first value after the start or a restart
-    restarted: bool = False  # not yet compared with the process before
-    rejoined: bool = False  # compared, and found as before: its samples still hold
-    prior: Floats = field(default_factory=_none)  # sample of the level before the restart
-    episodes: int = 0
-    pending: Pending | None = None
-    episode: Episode | None = None
-    base: Floats = field(default_factory=_none)  # sample of the healthy level, log durations
-    anchor: Floats = field(default_factory=_none)  # sample of the level last reported
-    burst: int = 0  # length of the longest burst that passed lately
-    burst_at: int = 0
-    burst_size: float = 0.0  # its height, log
-
-
-class Watch:
+class Watch(Levels):
     """Detector of one rank. `feed` yields changes of level "rank"."""
 
     def __init__(
@@ -112,15 +46,8 @@ class Watch:
         state: bytes | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.rank, self.settings, self._explain = rank, settings, explain
-        self.series = Series(model, state)
-        self.memory = memory or Memory()
-        s = self.series.state
-        if state is None:
-            s.look_min, s.near_min = settings.look_min, settings.near_min
-            s.near_by, s.look_by = 0.7 * settings.min_log, 0.5 * settings.min_log
-            s.guard_by = min(0.8 * MINOR_LOG, 0.8 * settings.min_log)
-            s.wake_at = FIRST
+        super().__init__(model, settings, state, memory)
+        self.rank, self._explain = rank, explain
 
     # -- feeding ------------------------------------------------------------------------------------
 
@@ -172,7 +99,7 @@ class Watch:
         n = s.count - memory.segment
         values = self.series.logs(memory.segment, s.count)
         if not s.armed or (n <= REFINE[0] + 5 and memory.segment == memory.began):
-            self._arm(values[-BEFORE:])
+            self.arm(values[-BEFORE:])
         if memory.restarted:
             s.wake_at = s.count + FIRST
             yield from self._after_restart(values)
@@ -181,7 +108,7 @@ class Watch:
             yield back
             return
         if n <= BEFORE + 5 and not memory.rejoined:
-            memory.anchor = self._before(s.count).copy()
+            memory.anchor = self.before(s.count).copy()
             if memory.episode is None and len(memory.anchor) <= n:  # else the older sample still holds
                 memory.base = memory.anchor
             s.anchor = float(np.median(memory.anchor))
@@ -197,40 +124,15 @@ class Watch:
         values = self.series.logs(self.memory.segment, s.count)
         recent = compare(values[-FADE_N:], values[-FADE_N:])
         sure = 2 * SE_MEDIAN * recent.scale_before / FADE_N**0.5
-        if not self._is_back(recent.median_before + sure, episode):
+        if not self.is_back(recent.median_before + sure, episode):
             return None
         edge = 0.5 * (episode.base + max(episode.level, float(np.median(values))))
         slow = np.flatnonzero(np.convolve(values > edge, np.ones(5), "same") >= 3)
         first = min(int(slow[-1]) + 1 if len(slow) else 0, len(values) - FIRST)
         at = s.count - len(values) + first
         before = values[:first] if first else self.memory.anchor
-        found = judge(before, values[first:], self._threshold(-1))
+        found = judge(before, values[first:], self.threshold(-1))
         return self._relief(at, found, float(s.mass_look))
-
-    def _arm(self, values: Floats) -> None:
-        """Standardise by these values and run the posterior over them."""
-        n = len(values)
-        found = compare(values, values)
-        scale = max(found.scale_before * (1 + 4 / n), SCALE_FLOOR)
-        if n >= FIRST:
-            # A step inside the sample widens the spread of values but not that of differences.
-            steps = np.abs(np.diff(values))
-            scale = max(min(scale, 1.5 * 1.4826 * float(np.median(steps)) * (1 + 4 / n)), SCALE_FLOOR)
-        self.series.arm(found.median_before, scale, self.series.state.count - n)
-        s = self.series.state
-        s.level = s.anchor = found.median_before
-        s.slow = found.median_before
-
-    def _before(self, at: int) -> Floats:
-        """The level that a change at `at` is compared with: never shorter than to the last report."""
-        memory = self.memory
-        mine = self.series.logs(max(memory.segment, at - BEFORE), at)
-        healthy = memory.episode is None or memory.episode.minor
-        if len(mine) < BEFORE and healthy and len(memory.base) and (memory.rejoined or memory.segment != memory.began):
-            older = memory.base[-(BEFORE - len(mine)) :]
-            if abs(float(np.median(older)) - self.series.state.level) < 0.3 * self.settings.min_log:
-                return np.concatenate((older, mine))
-        return mine
 
     # -- candidates ---------------------------------------------------------------------------------
 
@@ -253,40 +155,25 @@ class Watch:
         s.follow = 1
         yield from ()
 
-    def _needed(self, size: float) -> int:
-        """Values after a change before it is believed: more where bursts about as high have passed lately."""
-        memory = self.memory
-        if memory.episode is not None or self.series.state.count - memory.burst_at >= BURST_MEMORY:
-            return N_CONFIRM
-        if not memory.burst or abs(size) > BURST_FACTOR * memory.burst_size:
-            return N_CONFIRM
-        return max(N_CONFIRM, min(memory.burst + 4, BURST_MOST))
-
-    def _threshold(self, side: int) -> float:
-        episode = self.memory.episode
-        if side < 0 and episode is not None:
-            return min(self.settings.min_log, 0.6 * (episode.level - episode.base))
-        return self.settings.min_log
-
     def _decide(self, pending: Pending) -> Iterator[Change]:
         memory, s, news = self.memory, self.series.state, self.series.news
         pending.probability = max(pending.probability, news.look, news.near)
-        before, after = self._before(pending.at), self.series.logs(pending.at, s.count)
+        before, after = self.before(pending.at), self.series.logs(pending.at, s.count)
         if not len(before) or not len(after):
             memory.pending = None
             s.follow = 0
             return
-        threshold = self._threshold(pending.side)
+        threshold = self.threshold(pending.side)
         size = float(np.median(after)) - float(np.median(before))
         steady = pending.side < 0 and memory.episode is not None
-        found = judge(before, after, threshold, self._needed(size), steady)
-        if pending.side < 0 and found.outcome != "confirm" and self._healed(before, after):
+        found = judge(before, after, threshold, self.needed(size), steady)
+        if pending.side < 0 and found.outcome != "confirm" and self.healed(before, after):
             found = replace(found, outcome="confirm", failed=())
         gradual = False
-        anchor = self._anchor()
+        anchor = self.anchor()
         if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:
             # A step that is too small by itself may be the last of several.
-            whole = judge(anchor, after, threshold, self._needed(size) + 2, steady)
+            whole = judge(anchor, after, threshold, self.needed(size) + 2, steady)
             if whole.outcome == "confirm" and whole.d * pending.side > 0:
                 found, gradual = whole, True
         middle = 0.5 * (found.compared.median_before + found.compared.median_after)
@@ -312,19 +199,6 @@ class Watch:
             self._tell("dropped", pending, found)
             yield from self._drop(pending, found, passed)
 
-    def _healed(self, slow: Floats, after: Floats) -> bool:
-        """Are the last values those of the level before the episode, which the slow ones were not?"""
-        memory = self.memory
-        if memory.episode is None or len(after) < BACK_N or len(memory.base) < FIRST:
-            return False
-        base = memory.base
-        middle = float(np.median(base))
-        width = max(0.5 * self.settings.min_log, 2.5 * 1.4826 * float(np.median(np.abs(base - middle))))
-        if width > 0.5 * (memory.episode.level - middle) or float(after[-BACK_N:].max()) > middle + width:
-            return False
-        share = (1 + int(np.count_nonzero(slow <= middle + width))) / (len(slow) + 1)
-        return -BACK_N * log(share) >= BACK_NATS
-
     def _drop(self, pending: Pending, found: Judgement, passed: bool) -> Iterator[Change]:
         """The candidate came to nothing."""
         memory, s = self.memory, self.series.state
@@ -344,11 +218,6 @@ class Watch:
             verdict = "blip" if passed else "unknown"
             yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict=verdict)
 
-    def _anchor(self) -> Floats:
-        """The level last reported, or, while only a small loss is, the one before it."""
-        memory = self.memory
-        return memory.base if memory.episode and memory.episode.minor else memory.anchor
-
     def _guard(self) -> Iterator[Change]:
         """The slow average has left the anchor: a ladder of small steps, a ramp, or a small loss that lasts."""
         memory, s = self.memory, self.series.state
@@ -356,11 +225,11 @@ class Watch:
         if len(memory.anchor) < 20:
             return
         episode, min_log = memory.episode, self.settings.min_log
-        anchor = self._anchor()
+        anchor = self.anchor()
         after = self.series.logs(max(memory.segment, s.count - GUARD_N), s.count)
         if len(after) < GUARD_N:
             return
-        found = judge(anchor, after, self._threshold(1 if s.slow > s.anchor else -1))
+        found = judge(anchor, after, self.threshold(1 if s.slow > s.anchor else -1))
         if found.outcome == "confirm":
             yield from self._gradual(found, minor=False)
             return
@@ -395,45 +264,35 @@ class Watch:
         healthy = found.compared.median_before
         if episode is None and pending.side > 0:
             kind = "drift" if gradual else "onset"
-            verdict = self._onset_verdict(index, minor)
+            verdict = self.onset_verdict(index, minor)
             if verdict == "planned":
-                self._settle(at, level_now, new_base=True)
+                self.settle(at, level_now, new_base=True)
                 yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
                 return
             memory.episodes += 1
             if not (gradual and len(memory.base)):
-                memory.base = self._before(at).copy()
+                memory.base = self.before(at).copy()
             memory.episode = Episode(
                 memory.episodes, healthy, level_now, index, at, self.series.t_at(at), self.series.total_before(at),
                 minor, verdict,
             )  # fmt: skip
-            self._settle(at, level_now)
+            self.settle(at, level_now)
             yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
         elif episode is None:
             early = at - memory.began < WARMUP_ITERS
-            verdict = "planned" if self._planned(index) else "warm-up" if early else "unknown"
-            self._settle(at, level_now, new_base=True)
+            verdict = "planned" if self.planned(index) else "warm-up" if early else "unknown"
+            self.settle(at, level_now, new_base=True)
             yield self._change("relief", "confirmed", at, found, probability, verdict=verdict)
-        elif pending.side < 0 and self._is_back(level_now, episode):
+        elif pending.side < 0 and self.is_back(level_now, episode):
             yield self._relief(at, found, probability)
         else:
             episode.level = level_now
             if pending.side > 0 and level_now - episode.base >= self.settings.min_log:
                 episode.minor, episode.verdict = False, "fail-slow"
-            self._settle(at, level_now)
+            self.settle(at, level_now)
             kind = "onset" if pending.side > 0 else "relief"
             verdict = episode.verdict if pending.side > 0 else "unknown"
             yield self._change(kind, "confirmed", at, found, probability, verdict=verdict)
-
-    def _is_back(self, level: float, episode: Episode) -> bool:
-        """Is this level the one before the episode, or near enough to call it over?"""
-        gain = episode.level - episode.base
-        base = self.memory.base
-        noise = 1.4826 * float(np.median(np.abs(base - np.median(base)))) if len(base) else 0.0
-        room = max(0.5 * self.settings.min_log, min(2 * noise, 0.25 * gain))
-        if episode.minor:
-            room = min(room, 0.5 * gain)
-        return level - episode.base < room
 
     def _relief(self, at: int, found: Judgement, probability: float) -> Change:
         memory = self.memory
@@ -451,30 +310,8 @@ class Watch:
         level = found.compared.median_after
         # Back at the healthy level: keep its sample. Clearly faster than that: a new one.
         faster = level < episode.base - 0.5 * self.settings.min_log
-        self._settle(at, level, new_base=faster, anchor=None if faster else memory.base)
+        self.settle(at, level, new_base=faster, anchor=None if faster else memory.base)
         return change
-
-    def _settle(self, at: int, level: float, new_base: bool = False, anchor: Floats | None = None) -> None:
-        """A change was reported: what comes is compared with the new level."""
-        memory, s = self.memory, self.series.state
-        memory.segment, memory.rejoined = at, False
-        memory.anchor = anchor if anchor is not None and len(anchor) else self.series.logs(at, s.count).copy()
-        if new_base:
-            memory.base = memory.anchor
-        s.level = level
-        s.anchor = float(np.median(memory.anchor))
-        s.slow = level
-        s.guard_from = s.count + GUARD_N
-        s.look_from = s.near_from = s.count + 2
-        s.wake_at = s.count + 10
-
-    def _planned(self, index: int) -> bool:
-        return any(abs(index - step) <= self.settings.slack for step in self.settings.schedule)
-
-    def _onset_verdict(self, index: int, minor: bool) -> str:
-        if self._planned(index):
-            return "planned"
-        return "unknown" if minor else "fail-slow"
 
     # -- restarts -----------------------------------------------------------------------------------
 
@@ -485,7 +322,7 @@ class Watch:
         memory.pending = None
         s.follow = 0
         if pending is not None and pending.said:
-            before, after = self._before(pending.at), self.series.logs(pending.at, s.count)
+            before, after = self.before(pending.at), self.series.logs(pending.at, s.count)
             found = judge(before, after, self.settings.min_log)
             yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict="restart")
         if not memory.restarted and s.count - memory.segment >= FIRST:
@@ -520,10 +357,10 @@ class Watch:
             for item in change:
                 item.why = f"slower since a restart; {item.why}"
             yield from change
-        elif episode is not None and now < was and self._is_back(now, episode):
+        elif episode is not None and now < was and self.is_back(now, episode):
             yield self._relief(memory.began, found, float(s.mass_look))
         elif now - was < -0.7 * settings.min_log:
-            self._settle(at, now, new_base=episode is None)
+            self.settle(at, now, new_base=episode is None)
             if episode is not None:
                 episode.level = now
             yield self._change("relief", "confirmed", at, found, float(s.mass_look), verdict="restart")

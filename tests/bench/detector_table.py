@@ -15,8 +15,9 @@ import time
 import numpy as np
 
 from ghtools import __version__
+from ghtools.detect.memory import Settings
 from ghtools.detect.series import Model, Prior
-from ghtools.detect.watch import Settings, Watch
+from ghtools.detect.watch import Watch
 from ghtools.stream.records import Change, Iters
 from tests.bench.populations import CHANGED, LENGTH, QUIET, Case, case
 

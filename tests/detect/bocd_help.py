@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from ghtools.detect.detector import Detector
+from ghtools.detect.memory import Settings
 from ghtools.detect.series import Model, Prior
-from ghtools.detect.watch import Settings, Watch
+from ghtools.detect.watch import Watch
 from ghtools.stream.records import Change, Iters
 
 MODEL = Model(Prior())

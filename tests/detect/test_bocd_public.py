@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ghtools.detect.watch import Settings, Watch
+from ghtools.detect.memory import Settings
+from ghtools.detect.watch import Watch
 from ghtools.stream.records import Change
 from tests.detect.bocd_help import MODEL, iters
 

@@ -13,7 +13,7 @@ import pytest
 
 from ghtools.detect import persist
 from ghtools.detect.detector import Detector
-from ghtools.detect.watch import Settings
+from ghtools.detect.memory import Settings
 from ghtools.stream.errors import InputError
 from ghtools.stream.records import Iters
 from ghtools.stream.state import load, save

@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ghtools.detect.watch import Settings, Watch
+from ghtools.detect.memory import Settings
+from ghtools.detect.watch import Watch
 from ghtools.stream.records import PHASE_CODE, Iters
 from tests.detect.bocd_help import MODEL, changes, confirmed, cut, iters, noisy
 
