@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from ghtools.stream.errors import GhError, InputError
-from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, Comm, Iters, Job, Record
+from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, Calls, Comm, Iters, Job, Record
 
 from .call_table import MAX_NS
 from .comm_names import MAX_RANKS, group_id, rank_in_name, ranks_of, text_of
 from .each_file import each_file
 from .importers import File, Options
+from .interleave import Interleave
 from .json_split import Splitter
 from .kineto_events import LAUNCH, NEEDLES, Events, GroupKey
 
@@ -44,7 +45,9 @@ def looks_like(first: bytes) -> bool:
 
 
 def read(files: Sequence[File], options: Options) -> Iterator[Record]:
-    """Comm, calls (first those of the host, then executions with durations), iters of each file; a job record.
+    """Job and comm of each file, then calls (those of the host, then executions with durations) and iters.
+
+    Calls and iters of all files come step by step, as far as a million calls can be held.
 
     InputError names a file that is cut or malformed, or whose rank cannot be told or was read already for the same
     time; what was sound in it and the other files are delivered.
@@ -52,8 +55,20 @@ def read(files: Sequence[File], options: Options) -> Iterator[Record]:
     if options.rank >= 0 and len(files) > 1:
         raise GhError("cannot read several files as one rank", "a file is a rank", "one file with --rank")
     job = _Job(options)
-    yield from each_file(files, lambda file: _read_file(file, job, options, lone=len(files) == 1), options.warn)
+    together = Interleave()
+    bad: GhError | None = None
+    try:
+        for record in each_file(files, lambda file: _read_file(file, job, options, lone=len(files) == 1), options.warn):
+            if isinstance(record, Calls | Iters):
+                yield from together.add(record)
+            else:
+                yield record
+    except GhError as error:
+        bad = error
     yield from job.last()
+    yield from together.release()
+    if bad:
+        raise bad
 
 
 @dataclass
