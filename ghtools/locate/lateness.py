@@ -61,7 +61,9 @@ class Late:
     z: float  # against the spread among peers
     last: float = 0.0  # share of its groups' waiting for which it was the last to come
     against: list[str] = field(default_factory=list)  # what speaks against it
-    groups: list[tuple[str, float, float]] = field(default_factory=list)  # name, its waiting, longest (share of it)
+    groups: list[tuple[str, float, float]] = field(
+        default_factory=list
+    )  # name, its wait / longest, longest / iteration
 
 
 def own_matrix(window: Window) -> Own:
@@ -201,6 +203,7 @@ def bear_out(
             first = int(who[np.argmax(np.bincount(at, members.last[rows]))])
             if works.get(first, 0.0) > long:
                 late.against.append(f"it waits for rank {first} in {name_of(group)}")
+    late.groups.sort(key=lambda group: -group[2])
     last, spread = totals[1] if totals[1][1] else totals[0]
     late.last = float(last / spread) if spread else 0.0
 
