@@ -39,6 +39,7 @@ RING_BYTES = 4 << 20  # 8,192 calls; at a look every 10 ms that is 800,000 calls
 TARGETS_MAX = 1024
 LOOK_S = 0.01
 HOLD_S, HOLD_MAX = 2.0, 256  # first calls wait this long, so many, for a tensor that shows where sizes are
+ASK_S = 0.1  # how often processes are asked whether they live
 FIND_S, FIND_AGAIN_S = 0.5, 5.0  # how often a process without, with a known library is looked at
 PROBES = GLOO + NCCL
 __all__ = ["UprobeSource", "check"]
@@ -102,7 +103,7 @@ class UprobeSource:
         self._job = ""
         self._free = list(range(TARGETS_MAX))
         self._changed = self._ended = False
-        self._found_s = -1e9
+        self._found_s = self._asked_s = -1e9
         self.lost = self.events = 0
         _many_files()
         try:
@@ -122,6 +123,9 @@ class UprobeSource:
         except BaseException:
             self.close()
             raise
+        if not self._targets:
+            libraries = ", ".join(name.removesuffix(".so") for name in LIBRARY_NAMES)
+            warn(f"none of these processes has {libraries} mapped; waiting for one that does")
 
     @property
     def job(self) -> str:
@@ -154,16 +158,17 @@ class UprobeSource:
         deadline = time.monotonic() + timeout_s
         while not self._ended:
             # Who has gone is asked before the ring is read: what they wrote before is read then.
-            gone = [
-                target for target in self._targets.values() if process_start_ticks(target.pid) != target.start_ticks
-            ]
+            gone: list[_Target] = []
+            if look := time.monotonic() - self._asked_s >= ASK_S:
+                self._asked_s = time.monotonic()
+                gone = [target for target in self._targets.values() if not target.running]
             if time.monotonic() - self._found_s >= FIND_S:
                 self._discover()
             made = self._drain()
             for target in gone:
                 made += self._bury(target)
-            if not self._targets and all(process_start_ticks(pid) != ticks for pid, ticks in self._roots.items()):
-                self._ended = True
+            if look and not self._targets:
+                self._ended = all(process_start_ticks(pid) != ticks for pid, ticks in self._roots.items())
             if self._changed and (self._gone or any(t.incarnation >= 0 for t in self._targets.values())):
                 made.insert(0, self._job_record())
                 self._changed = False

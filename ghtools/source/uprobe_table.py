@@ -108,7 +108,11 @@ NCCL: tuple[Probe, ...] = (
     Probe("nccl", "ncclGroupSimulateEnd", "group_end"),
 )
 
-LIBRARIES: tuple[tuple[str, tuple[Probe, ...]], ...] = (("libtorch_cpu.so", GLOO), ("libnccl.so", NCCL))
+LIBRARIES: tuple[tuple[str, tuple[Probe, ...]], ...] = (
+    ("libtorch_cpu.so", GLOO),
+    ("libnccl.so", NCCL),
+    ("librccl.so", NCCL),
+)
 
 # at::ScalarType -> (element type of records.DTYPES, bytes an element)
 SCALARS: dict[int, tuple[str, int]] = {

@@ -207,8 +207,10 @@ def test_what_does_not_fit_in_the_ring_is_counted_where_it_was_lost(fakes: Fakes
 
 def test_a_library_that_is_loaded_later_is_traced(fakes: Fakes, clean_env: dict[str, str]) -> None:
     with drive(SHIM.with_name("libghtools_native.so"), clean_env) as (process, tell):
-        source = UprobeSource([process.pid])
+        said: list[str] = []
+        source = UprobeSource([process.pid], warn=said.append)
         assert source.traced == []
+        assert said == ["none of these processes has libtorch_cpu, libnccl, librccl mapped; waiting for one that does"]
         tell(f"library = ctypes.CDLL({str(fakes.by_name)!r})")
         wait_for(lambda: not source.poll(0.0) and source.traced == [process.pid], "the library to be found")
         tell("library.drive_simple(2, 0, 5)")
