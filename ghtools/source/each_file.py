@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ghtools.stream.errors import Exit, GhError, InputError
 from ghtools.stream.records import Record
 
 from .importers import File
+
+SAY_S = 10.0  # how often progress is told
 
 
 def each_file(
@@ -17,7 +20,11 @@ def each_file(
     """Records of all files in order. What is wrong with a file is said when the next bad one is met, or raised at
     the end, so that each gives one line."""
     bad: GhError | None = None
-    for file in files:
+    told = time.monotonic()
+    for number, file in enumerate(files):
+        if time.monotonic() - told > SAY_S:
+            warn(f"{number} of {len(files)} files read")
+            told = time.monotonic()
         try:
             yield from read_one(file)
         except GhError as error:

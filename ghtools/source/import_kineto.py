@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from ghtools.stream.errors import GhError, InputError
-from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, Calls, Comm, Iters, Job, Record
+from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, Comm, Iters, Job, Record
 
 from .call_table import MAX_NS
 from .comm_names import MAX_RANKS, group_id, rank_in_name, ranks_of, text_of
 from .each_file import each_file
 from .importers import File, Options
-from .interleave import Interleave
+from .interleave import side_by_side
 from .json_split import Splitter
 from .kineto_events import LAUNCH, NEEDLES, Events, GroupKey
 
@@ -54,21 +54,18 @@ def read(files: Sequence[File], options: Options) -> Iterator[Record]:
     """
     if options.rank >= 0 and len(files) > 1:
         raise GhError("cannot read several files as one rank", "a file is a rank", "one file with --rank")
+    yield from side_by_side(_records(files, options))
+
+
+def _records(files: Sequence[File], options: Options) -> Iterator[Record]:
+    """All records, file after file."""
     job = _Job(options)
-    together = Interleave()
-    bad: GhError | None = None
     try:
-        for record in each_file(files, lambda file: _read_file(file, job, options, lone=len(files) == 1), options.warn):
-            if isinstance(record, Calls | Iters):
-                yield from together.add(record)
-            else:
-                yield record
-    except GhError as error:
-        bad = error
+        yield from each_file(files, lambda file: _read_file(file, job, options, lone=len(files) == 1), options.warn)
+    except GhError:
+        yield from job.last()
+        raise
     yield from job.last()
-    yield from together.release()
-    if bad:
-        raise bad
 
 
 @dataclass
@@ -129,6 +126,8 @@ def _read_file(file: File, job: _Job, options: Options, lone: bool) -> Iterator[
     if not trace.began and "traceEvents" not in splitter.outside():
         raise InputError(f"bad input: {file.name}", "it is JSON, but no trace: it has no traceEvents")
     yield from trace.flush(splitter.outside())
+    if not trace.began:
+        options.warn(f"{file.name}: it holds no NCCL or Gloo operation and no ProfilerStep")
     if trace.odd:
         options.warn(f"{file.name}: {trace.odd} events without a sound ts or dur were left out")
 

@@ -27,6 +27,7 @@ from .call_table import CallTable
 from .comm_names import group_id, op_of_kernel, rank_in_name
 from .each_file import each_file
 from .importers import File, Options
+from .interleave import side_by_side
 
 NAME = "nsys"
 DOC = "sqlite export of Nsight Systems: NCCL kernels with durations, a device a rank; NVTX steps; no sizes, no groups"
@@ -43,14 +44,14 @@ def looks_like(first: bytes) -> bool:
 
 
 def read(files: Sequence[File], options: Options) -> Iterator[Record]:
-    """Job, comm, calls (of the host, then executions) and iters of each device of each file.
+    """Job and comm of each device of each file, then calls (of the host, then executions) and iters, step by step.
 
     InputError names a file that is no such database, lacks the tables, or is damaged; the others are read.
     """
     if options.rank >= 0 and len(files) > 1:
         raise GhError("cannot read several files as one rank", "each has its own devices", "one file with --rank")
     ranks: dict[int, str] = {}
-    yield from each_file(files, lambda file: _read_file(file, ranks, options), options.warn)
+    yield from side_by_side(each_file(files, lambda file: _read_file(file, ranks, options), options.warn))
 
 
 class _Device:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ghtools.stream.records import Calls, Iters, columns
+from ghtools.stream.errors import GhError
+from ghtools.stream.records import Calls, Iters, Record, columns
 
 MAX_ROWS = 1 << 20
 MAX_PARTS = 1 << 12  # over all ranks
@@ -62,6 +63,26 @@ class Interleave:
                 for made in iters.get(rank, []):
                     if len((rows := _cut(made, edges[rank], part)).t_ns):
                         yield rows
+
+
+def side_by_side(records: Iterator[Record]) -> Iterator[Record]:
+    """All records: calls and iterations in parts, held as long as there is room, the others as they come.
+
+    An error among `records` is raised after what came before it.
+    """
+    together = Interleave()
+    bad: GhError | None = None
+    try:
+        for record in records:
+            if isinstance(record, Calls | Iters):
+                yield from together.add(record)
+            else:
+                yield record
+    except GhError as error:
+        bad = error
+    yield from together.release()
+    if bad:
+        raise bad
 
 
 def _edges(iters: list[Iters], starts: NDArray[np.int64], calls: list[Calls], parts: int) -> NDArray[np.int64]:

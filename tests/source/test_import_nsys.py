@@ -12,11 +12,13 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from ghtools.source.nsys_db import STEP
-from ghtools.stream.records import FLAG_EXEC, OP_CODE, Calls, Comm, Iters, Job
+from ghtools.stream.records import FLAG_EXEC, OP_CODE, Calls, Comm, Iters, Job, columns
 
 from .feed import Fed, feed, mutate
 
@@ -83,6 +85,18 @@ def make(path: Path, skew_ns: int = 3, without: tuple[str, ...] = ()) -> Path:
     return path
 
 
+def joined(fed: Fed, kind: type, run: bool | None = None) -> dict[int, Any]:
+    """The batches of each rank as one record; of calls those of the host, or the executions."""
+    parts: dict[int, list[Any]] = {}
+    for record in fed.of(kind):
+        if run is None or bool(int(record.flags[0]) & FLAG_EXEC) == run:
+            parts.setdefault(record.rank, []).append(record)
+    return {
+        rank: kind(rank=rank, **{name: np.concatenate([getattr(one, name) for one in made]) for name in columns(kind)})
+        for rank, made in parts.items()
+    }
+
+
 def run(path: Path) -> Fed:
     return feed("nsys", path.read_bytes(), names=[str(path)])
 
@@ -105,15 +119,14 @@ def test_devices_are_ranks(report: Path) -> None:
     [job] = fed.of(Job)
     assert [(r["rank"], r["device"], r["pid"]) for r in job.ranks] == [(0, "0", 100), (1, "1", 200)]
     assert {r["host"] for r in job.ranks} == {"node07"}
-    host = {c.rank: c for c in fed.of(Calls) if not int(c.flags[0]) & FLAG_EXEC}
-    runs = {c.rank: c for c in fed.of(Calls) if int(c.flags[0]) & FLAG_EXEC}
+    host, runs = joined(fed, Calls, run=False), joined(fed, Calls, run=True)
     for rank, pid in ((0, 100), (1, 200)):
         assert runs[rank].op.tolist() == [OP_CODE["all_reduce"], OP_CODE["all_gather"]] * 20
         assert (runs[rank].t_ns - host[rank].t_ns).tolist() == [40_000 + pid] * 40  # its own launch, not the other's
         assert set(host[rank].dur_ns.tolist()) == {-1} and host[rank].seq.tolist() == list(range(40))
         assert int(runs[rank].t_ns[0]) > EPOCH and 100_000 <= int(runs[rank].dur_ns.min()) <= 800_000
-    iters = fed.of(Iters)
-    assert [i.rank for i in iters] == [0, 1] and iters[0].index.tolist() == list(range(3, 23))
+    iters = joined(fed, Iters)
+    assert sorted(iters) == [0, 1] and iters[0].index.tolist() == list(range(3, 23))
     assert set(iters[0].dur_ns.tolist()) == {9_500_000} and set(iters[0].calls.tolist()) == {2}
 
 
@@ -127,12 +140,13 @@ def test_kernels_that_end_together_are_a_group(report: Path, tmp_path: Path) -> 
 def test_what_is_not_there_is_done_without(tmp_path: Path) -> None:
     fed = run(make(tmp_path / "bare.sqlite", without=(RUNTIME, "NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME")))
     assert fed.reason == "done" and not fed.of(Iters)
-    assert all(int(calls.flags[0]) & FLAG_EXEC for calls in fed.of(Calls)) and len(fed.of(Calls)) == 2
+    assert len(joined(fed, Calls, run=True)) == 2 and not joined(fed, Calls, run=False)
 
 
 def test_packed_piped_and_several_files(report: Path, tmp_path: Path) -> None:
     raw = report.read_bytes()
-    assert len(feed("nsys", gzip.compress(raw), names=["-"]).of(Calls)) == 4
+    packed = feed("nsys", gzip.compress(raw), names=["-"])
+    assert sum(len(calls.t_ns) for calls in packed.of(Calls)) == 160
     again = make(tmp_path / "b.sqlite")
     fed = feed("nsys", raw, again.read_bytes(), names=[str(report), str(again)])
     assert [r["rank"] for job in fed.of(Job) for r in job.ranks] == [0, 1, 2, 3]
