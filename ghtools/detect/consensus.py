@@ -15,6 +15,7 @@ from ghtools.stream.records import Change, Job
 
 WINDOW_ITERS = 6  # onsets this many iterations apart can be the same event
 WINDOW_NS = 2_000_000_000  # and so can those this close in time
+THERE_ITERS = 8  # a rank that reported this long after the beginning of something has had its say
 GONE_ITERS, GONE_NS, GONE_RECORDS = 40, 20_000_000_000, 8
 KEEP = 32  # events remembered
 
@@ -85,8 +86,17 @@ class Consensus:
                 ranks.add(rank)
         return ranks
 
+    def electors(self, since_ns: int) -> set[int]:
+        """Ranks that count for something that began at `since_ns`: the live ones, and those that were there for it.
+
+        At the end of a job ranks leave one by one; the last must not decide alone what the others did not see.
+        """
+        there = {rank for rank, mine in self.seen.items() if mine.t_ns - since_ns > THERE_ITERS * max(mine.level_ns, 1)}
+        return self.live() | there
+
     def _most(self, votes: dict[int, Change]) -> bool:
-        return 2 * len(votes) > len(self.live() | votes.keys())
+        since_ns = min((vote.onset_t_ns for vote in votes.values()), default=0)
+        return 2 * len(votes) > len(self.electors(since_ns) | votes.keys())
 
     # -- feeding ------------------------------------------------------------------------------------
 
@@ -181,8 +191,8 @@ class Consensus:
 
     def _end(self, event: Event, change: Change) -> Iterator[Change]:
         """The job has recovered when most of the ranks that were slow have."""
-        live = self.live()
-        waiting = {rank for rank in event.onset if rank in live and rank not in event.relief}
+        electors = self.electors(change.onset_t_ns)
+        waiting = {rank for rank in event.onset if rank in electors and rank not in event.relief}
         if event.number and not event.over and event.relief and len(event.relief) > len(waiting):
             event.over = True
             yield self._sum("relief", "confirmed", list(event.relief.values()), change, event.number)
@@ -237,5 +247,5 @@ class Consensus:
             n_iters=round(middle("n_iters")),
             lost_ns=round(middle("lost_ns")),
             ranks=sorted(vote.rank for vote in votes),
-            why=f"{len(votes)} of {len(self.live() | {vote.rank for vote in votes})} ranks; {first.why}",
+            why=f"{len(votes)} of {len(self.electors(first.onset_t_ns) | {vote.rank for vote in votes})} ranks; {first.why}",
         )

@@ -145,3 +145,16 @@ def test_it_remembers_a_bounded_number_of_events() -> None:
         at = i * 10**12
         list(consensus.feed(Change(rank=0, episode=i + 1, stage="confirmed", verdict="fail-slow", onset_t_ns=at)))
     assert len(consensus.events) <= KEEP
+
+
+def test_the_last_rank_to_leave_does_not_decide_alone() -> None:
+    con, second = Consensus(), 10**9
+    for rank in range(4):
+        con.saw(rank, 200 * second, second)
+    change = Change(stage="confirmed", rank=0, episode=1, verdict="fail-slow", before_ns=second, after_ns=2 * second)
+    change.onset_t_ns = 150 * second
+    con.job(Job(ranks=[{"rank": rank, "state": "ended" if rank else "running"} for rank in range(4)]))
+    assert list(con.feed(change)) == []
+    alone = Consensus()
+    alone.saw(0, 200 * second, second)
+    assert [c.level for c in alone.feed(change)] == ["job"]
