@@ -68,28 +68,44 @@ def found_clock(stream: Path, begin: int, last: int) -> tuple[int, float]:
     return int(inside.sum()), float(dur_ns[inside].mean())
 
 
+# torch 2.13 itself aborts at exit now and then (an own loop over all_reduce: 5 of 14 runs without the shim, 1 of 14
+# with it); such a run says nothing of us and is made again.
+TORCH_ABORT = "terminate called without an active exception"
+
+
 def measure(name: str, env: Env, folder: Path, attach: bool = False) -> tuple[float, float, int]:
     """Run a job; the loop's mean iteration, gh-period's (ms), and the iterations compared."""
     script, ranks, options = JOBS[name]
-    times, stream = folder / "times", folder / "job.ght"
-    job = ["torchrun", "--nproc-per-node", str(ranks), str(ROOT / "tests" / "jobs" / script)]
-    job += ["--steps", str(STEPS), "--times", str(times), *options.split()]
-    if attach:
-        process = subprocess.Popen(job, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while not Path(f"{times}.0").exists() and process.poll() is None:
-            time.sleep(0.1)
-        with open(stream, "wb") as file:
-            chain = f"gh-trace --attach {process.pid} | gh-period --keep"
-            traced = subprocess.run(["bash", "-o", "pipefail", "-c", chain], env=env, stdout=file, timeout=120)
-        _, err = process.communicate(timeout=120)
-        assert (process.returncode, traced.returncode) == (0, 0), err.decode()
-    else:
-        watch = ["gh-run", "--pipe", "gh-trace | gh-period", "--out", str(stream), "--"]
-        done = subprocess.run([*watch, *job], env=env, capture_output=True, text=True, timeout=180)
-        assert done.returncode == 0, done.stderr
+    for attempt in range(5):
+        times, stream = folder / f"times{attempt}", folder / f"job{attempt}.ght"
+        job = ["torchrun", "--nproc-per-node", str(ranks), str(ROOT / "tests" / "jobs" / script)]
+        job += ["--steps", str(STEPS), "--times", str(times), *options.split()]
+        code, err = (run_attached if attach else run_watched)(job, env, times, stream)
+        if code == 0:
+            break
+        assert TORCH_ABORT in err, err
     begin, last, loop_ns = loop_clock(times)
     count, found_ns = found_clock(stream, begin, last)
     return loop_ns / 1e6, found_ns / 1e6, count
+
+
+def run_watched(job: list[str], env: Env, times: Path, stream: Path) -> tuple[int, str]:
+    """The job under gh-run; its exit code and stderr."""
+    watch = ["gh-run", "--pipe", "gh-trace | gh-period", "--out", str(stream), "--"]
+    done = subprocess.run([*watch, *job], env=env, capture_output=True, text=True, timeout=180)
+    return done.returncode, done.stderr
+
+
+def run_attached(job: list[str], env: Env, times: Path, stream: Path) -> tuple[int, str]:
+    """The job without the shim, traced from its first step on."""
+    process = subprocess.Popen(job, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not Path(f"{times}.0").exists() and process.poll() is None:
+        time.sleep(0.1)
+    with open(stream, "wb") as file:
+        chain = f"gh-trace --attach {process.pid} | gh-period --keep"
+        traced = subprocess.run(["bash", "-o", "pipefail", "-c", chain], env=env, stdout=file, timeout=120)
+    _, err = process.communicate(timeout=120)
+    return process.returncode or traced.returncode, err
 
 
 @pytest.mark.parametrize("name", JOBS)
