@@ -57,3 +57,38 @@ def _by_jitter(mine: Bounds, ref: Bounds, start: int) -> int:
     if len(found) >= 2 and found[0][0] < CLEAR * found[1][0]:
         return found[0][1]
     return start
+
+
+def clock_offsets(ends: list[tuple[int, Ints, Ints, Ints, NDArray[np.bool_]]], host: dict[int, str]) -> dict[int, int]:
+    """What each rank's clock shows over that of the first host, ns, from the common ends of collectives.
+
+    `ends`: rank, then by row the group, the iteration, the end and whether it counts. All members of a group leave
+    together, so the last end of a group in an iteration is one moment on all of them. Hosts that share no group
+    with the first, by way of others, are taken to be right.
+    """
+    last: dict[int, dict[int, tuple[Ints, Ints]]] = {}  # group -> rank -> iterations, ends
+    for rank, group, it, end, counts in ends:
+        for number in np.unique(group[counts]):
+            rows = counts & (group == number)
+            its, where = np.unique(it[rows], return_inverse=True)
+            newest = np.full(len(its), np.iinfo(np.int64).min)
+            np.maximum.at(newest, where, end[rows])
+            last.setdefault(int(number), {})[rank] = (its, newest)
+    known = {host[ends[0][0]]: 0} if ends else {}
+    groups = [by_rank for by_rank in last.values() if len({host[rank] for rank in by_rank}) > 1]
+    while groups:
+        left = []
+        for by_rank in groups:
+            ref = next((rank for rank in by_rank if host[rank] in known), None)
+            if ref is None:
+                left.append(by_rank)
+                continue
+            for rank, (its, newest) in by_rank.items():
+                _, a, b = np.intersect1d(its, by_rank[ref][0], assume_unique=True, return_indices=True)
+                if host[rank] not in known and len(a):
+                    apart = int(np.median(newest[a] - by_rank[ref][1][b]))
+                    known[host[rank]] = known[host[ref]] + apart
+        if len(left) == len(groups):
+            break
+        groups = left
+    return {rank: known.get(host[rank], 0) for rank, *_ in ends}

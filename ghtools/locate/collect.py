@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ghtools.stream.records import FLAG_CAPTURE, FLAG_DUR_INVALID, FLAG_EXEC, PHASE_CODE, Calls, Iters
+from ghtools.stream.records import FLAG_CAPTURE, FLAG_DUR_INVALID, FLAG_EXEC, OP_CODE, PHASE_CODE, Calls, Iters
 
 MAX_ROWS = 1 << 21  # of one rank; the oldest are let go
 MAX_DUR_NS = 3600 * 10**9  # a collective that took longer is a hang or nonsense
 STEADY = PHASE_CODE["steady"]
+SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
 
 Ints = NDArray[np.int64]
 
@@ -147,7 +148,7 @@ class RankBuffer:
         """Executions with their host entries, in the order of issue; where there are none, the host entries alone.
 
         `on_device`: the host only enqueues and runs ahead of the device, so the begin of the execution stands for
-        the entry.
+        the entry. Sends and receives that were not timed (gloo's are not) are among the rows, with `dur` -1.
         """
         calls, execs = join(self.calls), join(self.execs)
         if not len(execs.seq):
@@ -161,6 +162,10 @@ class RankBuffer:
             at[at == len(calls.seq)] = 0
             same = (calls.seq[at] == execs.seq) & (execs.seq >= 0) & (calls.entry[at] <= execs.start)
             execs.entry = np.where(same, calls.entry[at], execs.start)
+            pairs = np.isin(calls.op, (SEND, RECV)) & (calls.seq >= execs.seq[0]) & ~np.isin(calls.seq, execs.seq)
+            if pairs.any():
+                execs = join([execs, calls.take(pairs)])
+                execs = execs.take(np.argsort(execs.seq if np.all(execs.seq >= 0) else execs.entry, kind="stable"))
         return execs
 
     def used(self, index: int, seq: int, t_ns: int) -> None:

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ghtools.stream.records import OP_CODE
-
-from .collect import Bounds, Rows
-
-SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
+from .collect import RECV, SEND, Bounds, Rows
 
 Floats = NDArray[np.float64]
 JITTER_NS = 20_000  # an end may be noted this much after the host was let go
@@ -62,14 +58,15 @@ def places(rows: Rows, at: NDArray[np.int64], key: NDArray[np.int64]) -> tuple[N
 def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds, overlapped: NDArray[np.bool_] | None = None) -> Own:
     """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue.
 
-    `overlapped` rows are known not to hold the host, since elsewhere the same call ran on after the next.
+    `overlapped` rows are known not to hold the host, since elsewhere the same call ran on after the next. An
+    iteration with a receive of unknown duration is not known.
     """
     n = len(bounds.index)
     made = Own(np.full(n, np.nan), np.full(n, np.nan), np.full(n, -1, np.int64))
     if not len(rows.seq) or not n:
         return made
     free_run = _buffered(rows) if overlapped is None else _buffered(rows) | overlapped
-    end = np.where(free_run, rows.entry, rows.start + rows.dur)
+    end = np.where(free_run, rows.entry, rows.start + np.maximum(rows.dur, 0))
     before_end, before_entry, before_at = np.maximum.accumulate(end)[:-1], rows.entry[:-1], at[:-1]
     entry, mine = rows.entry[1:], at[1:]
     free = np.where(before_end <= entry, before_end, np.where(end[:-1] <= entry, end[:-1], before_entry))
@@ -91,6 +88,7 @@ def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds, overlapped: NDAr
         number = np.arange(len(where)) - np.repeat(starts, np.diff(np.append(starts, len(where))))
         is_longest = gap >= made.longest[where]
         made.place[where[is_longest][::-1]] = number[is_longest][::-1]
+    made.own[at[(at >= 0) & (rows.op == RECV) & (rows.dur < 0)]] = np.nan
     # An iteration whose own time is more than it lasted was cut by a hole in the data.
     made.own[made.own > 1.5 * np.maximum(bounds.dur_ns, 1)] = np.nan
     return made

@@ -20,7 +20,6 @@ Ints = NDArray[np.int64]
 
 # Everyone leaves these together. The root of a broadcast, a gather or a reduce may leave early, so those tell nothing.
 TOGETHER = tuple(OP_CODE[name] for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
-SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
 UNEVEN = OP_CODE["all_to_all"]  # members may pass different sizes
 LEAST = 0.1  # a member that waits less than this share of what the longest waiting one does came last
 

@@ -8,19 +8,19 @@ executions come after their calls; a rank that stays behind by GONE iterations i
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ghtools.stream.records import Calls, Iters
 
-from .align import offset
-from .collect import STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
+from .align import clock_offsets, offset
+from .collect import RECV, SEND, STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
 from .gaps import own_time, places
 from .groups import MAX_RANK, Groups, Key
 from .history import Block, History, RankIters
-from .match import RECV, SEND, TOGETHER, UNEVEN, Flat, reduce
+from .match import TOGETHER, UNEVEN, Flat, Matched, Members, Transfers, reduce
 
 GONE = 20
 MAX_HELD = 1 << 22  # rows of all ranks, held back for ranks that have said nothing yet
@@ -235,27 +235,56 @@ class Profiler:
         parts = [part for part in made if part is not None]
         if not parts:
             return
-        matched = reduce(_flat(parts, arrivals=not self.timed), arrivals=not self.timed)
-        self.dropped.unmatched += matched.unmatched
-        done = 0
-        for part in parts:
-            rows = part.rows
-            if not self.timed:
-                n = int(part.keep.sum())
-                wait = np.zeros(len(rows.seq), np.int64)
-                wait[part.keep] = np.nan_to_num(matched.wait[done : done + n]).astype(np.int64)
-                part.rows = Rows(rows.seq, rows.entry, rows.entry, wait, rows.op, rows.peer, rows.comm, rows.bytes)
-                done += n
+        made_of = [self._timed(parts)] if self.timed else []
+        made_of += self._untimed(parts)
         found = [places(part.rows, part.at, part.key) for part in parts]
         overlapped = np.unique(np.concatenate([code[runs_on] for code, runs_on in found]))
-        tables = [
+        ranks = [
             self._rank_iters(part, np.isin(code, overlapped) if len(overlapped) else None)
             for part, (code, _) in zip(parts, found, strict=True)
         ]
-        joined = RankIters(*(np.concatenate(column) for column in zip(*tables, strict=True)))
-        matched.members.it = numbers[matched.members.it]
-        matched.transfers.it = numbers[matched.transfers.it]
-        self.history.add(Block(int(numbers[0]), int(numbers[-1]), joined, matched.members, matched.transfers))
+        members = Members(*(np.concatenate(c) for c in zip(*(columns_of(m.members) for m in made_of), strict=True)))
+        transfers = Transfers(
+            *(np.concatenate(c) for c in zip(*(columns_of(m.transfers) for m in made_of), strict=True))
+        )
+        members.it, transfers.it = numbers[members.it], numbers[transfers.it]
+        joined = RankIters(*(np.concatenate(column) for column in zip(*ranks, strict=True)))
+        self.history.add(Block(int(numbers[0]), int(numbers[-1]), joined, members, transfers))
+
+    def _timed(self, parts: list[_Part]) -> Matched:
+        """Match what has durations."""
+        made = reduce(_flat(parts, [part.keep & (part.rows.dur >= 0) for part in parts], None))
+        self.dropped.unmatched += made.unmatched
+        return made
+
+    def _untimed(self, parts: list[_Part]) -> list[Matched]:
+        """Match what has times of entry only, on one clock; how long each waited for the last to come is put into its
+        rows as their duration. Without any durations that is everything, else sends and receives."""
+        chosen = [part.keep & (part.rows.dur < 0) for part in parts]
+        if not any(where.any() for where in chosen):
+            return []
+        clocks = {part.rank: 0 for part in parts}
+        if self.timed and len({self.groups.host.get(part.rank) for part in parts}) > 1:
+            clocks = clock_offsets(
+                [
+                    (part.rank, part.group, part.it, part.rows.start + part.rows.dur, part.keep & (part.rows.dur >= 0))
+                    for part in parts
+                ],
+                {part.rank: self.groups.host.get(part.rank, "") for part in parts},
+            )
+        made = reduce(_flat(parts, chosen, clocks), arrivals=True)
+        self.dropped.unmatched += made.unmatched
+        done = 0
+        for part, where in zip(parts, chosen, strict=True):
+            n = int(where.sum())
+            wait = made.wait[done : done + n]
+            done += n
+            dur = part.rows.dur.copy()
+            dur[where] = np.where(np.isfinite(wait), wait, -1 if self.timed else 0).astype(np.int64)
+            if not self.timed:
+                dur = np.maximum(dur, 0)
+            part.rows = replace(part.rows, start=np.where(where, part.rows.entry, part.rows.start), dur=dur)
+        return [made]
 
     def _part(self, rank: int, seen: _Seen, numbers: Any) -> _Part | None:
         """One rank's rows of some iterations, and the row before them, from whose end the first gap is measured."""
@@ -321,17 +350,22 @@ class Profiler:
         ]  # fmt: skip
 
 
-def _flat(parts: list[_Part], arrivals: bool) -> Flat:
-    """Rows of all ranks, one rank after the other."""
-    if not parts:
-        i8 = np.empty(0, np.int64)
-        return Flat(i8, i8, i8, i8, np.empty(0))
-    base = min(int(part.rows.entry.min()) for part in parts) if arrivals else 0
-    dur = [(base - part.rows.entry if arrivals else part.rows.dur)[part.keep].astype(float) for part in parts]
-    return Flat(
-        np.concatenate([np.full(int(part.keep.sum()), part.rank, np.int64) for part in parts]),
-        np.concatenate([part.it[part.keep] for part in parts]),
-        np.concatenate([part.group[part.keep] for part in parts]),
-        np.concatenate([part.key[part.keep] for part in parts]),
-        np.concatenate(dur),
-    )
+def columns_of(table: Any) -> list[Any]:
+    """Columns of a table, in the order of its fields."""
+    return [getattr(table, name) for name in table.__dataclass_fields__]
+
+
+def _flat(parts: list[_Part], chosen: list[Any], clocks: dict[int, int] | None) -> Flat:
+    """Chosen rows of all ranks, one rank after the other; with `clocks` (ns by rank) times of entry, negated."""
+    if clocks is None:
+        dur = [part.rows.dur[where].astype(float) for part, where in zip(parts, chosen, strict=True)]
+    else:
+        entry = [part.rows.entry[w] - clocks.get(part.rank, 0) for part, w in zip(parts, chosen, strict=True)]
+        base = min((int(t.min()) for t in entry if len(t)), default=0)
+        dur = [(base - t).astype(float) for t in entry]
+
+    def column(name: str) -> Any:
+        return np.concatenate([getattr(part, name)[where] for part, where in zip(parts, chosen, strict=True)])
+
+    rank = np.concatenate([np.full(int(w.sum()), part.rank, np.int64) for part, w in zip(parts, chosen, strict=True)])
+    return Flat(rank, column("it"), column("group"), column("key"), np.concatenate(dur))
