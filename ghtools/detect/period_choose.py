@@ -58,7 +58,7 @@ class _Facts:
     weak: int = 0  # distinct calls outside that may be logging or evaluation
     weak_count: int = 0  # occurrences of the most frequent of these
     same_share: float = 0.0  # share of the window outside, of calls that also occur inside
-    same_like: float = 0.0  # how much the mixture outside resembles that inside (0 to 1)
+    same_like: float = 0.0  # 1 if these are in the same proportions as inside, 0 if some are not among them
     reduces: bool = False  # a large reducing call inside
     kinds: int = 0  # distinct calls inside
 
@@ -111,8 +111,8 @@ def _facts(c: Columns, level: Level, inverse: NDArray[np.int64], first: NDArray[
     same = within & (n_out > 0)
     out.same_share = float(n_out[same].sum()) / max(1, hi - lo)
     if within.any():
-        a, b_ = n_in[within] / n_in[within].sum(), n_out[within] / max(1, n_out[within].sum())
-        out.same_like = float(np.minimum(a, b_).sum())
+        ratio = n_out[within] / n_in[within]
+        out.same_like = float(ratio.min() / max(ratio.max(), 1e-12))
     return out
 
 
@@ -194,7 +194,7 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
     if facts.same_share >= 0.2 and level.calls <= SMALL_PIECE and not nested:
         return "reject", "its calls are also made in another order outside"
     own = pause.own_pause(c, level)
-    if facts.same_share >= 0.01 and facts.same_like > 0.8 and longer is not None and own < pause.DISTINCT:
+    if facts.same_share >= 0.01 and facts.same_like > 0.5 and longer is not None and own < pause.DISTINCT:
         return "reject", "the same mixture of calls is made outside"
     if not facts.weak or longer is None:
         return "accept", "all training calls are inside"

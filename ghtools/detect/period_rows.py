@@ -93,7 +93,7 @@ class Numbering:
             spans = (c.seq[b] - c.seq[a])[phase == GAP]
             step[phase == GAP] = np.maximum(1, np.round(spans / per)) if pattern.calls else 1
         if 0 <= self._end_seq < c.seq[a[0]]:  # calls in between belong to no iteration that was delivered
-            self.index += max(1, round(int(c.seq[a[0]] - self._end_seq) / per))
+            self.index += round(int(c.seq[a[0]] - self._end_seq) / per)
         self._end_seq = int(c.seq[b[-1]])
         index = self.index + np.concatenate(([0], np.cumsum(step)[:-1]))
         self.index += int(step.sum())

@@ -226,6 +226,9 @@ class Tracker:
             return [*out, *self._adopt(c, pieces, p, new), *self._advance(final)]
         if spare is not None:
             return out + self._advance(final)
+        if self._impure(c, pieces, done, p):
+            self._aligned = False
+            return out + self._advance(final)
         if (longer := self._audit(c.cut(0, begin), pieces, done, p)) is not None:
             return [*out, *longer]
         return out + self._changed(int((pieces.count[done:] >= SHORT * p.calls).sum()), p, final)
@@ -277,6 +280,19 @@ class Tracker:
             return None
         p.order, p.token, p.spare = 1, int(left[0]), left[1:]
         return int(short[0])
+
+    def _impure(self, c: Columns, pieces: Pieces, done: int, p: Pattern) -> bool:
+        """Change the anchor if a passing extra was cut at it: a piece between ordinary ones that is no iteration."""
+        odd = np.flatnonzero(~pieces.ok[:done] & ~pieces.gap[:done])
+        if not len(p.spare) or not len(odd):
+            return False
+        for i in odd[:64].tolist():
+            made = c.h[pieces.a[i] : pieces.b[i]]
+            left = p.spare[~np.isin(p.spare, made)]
+            if 2 * len(left) >= len(p.spare):
+                p.order, p.token, p.spare = 1, int(left[0]), left[1:]
+                return True
+        return False
 
     def _changed(self, odd: int, p: Pattern, final: bool) -> Out:
         """Re-arm if what follows the last ordinary iteration is no passing extra."""

@@ -23,7 +23,7 @@ from ghtools.source.synth_calls import CallStream, Extras, Noise, call_stream, t
 from ghtools.stream.records import Calls
 from tests.detect.period_score import run, score
 
-SEED = 777_000  # held out: no seed of this range was looked at while the rules were made
+SEED = 424_000  # held out: no seed of this range was looked at while the rules were made
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("DDP", "ddp", {}, {}),
     ("hand-written all_reduce loop", "loop", {}, {}),
