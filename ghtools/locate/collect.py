@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ghtools.stream.records import FLAG_CAPTURE, FLAG_DUR_INVALID, FLAG_EXEC, OP_CODE, PHASE_CODE, Calls, Iters
 
 MAX_ROWS = 1 << 21  # of one rank; the oldest are let go
+MAX_RECORDS = 1 << 14  # of iterations of one rank
 MAX_DUR_NS = 3600 * 10**9  # a collective that took longer is a hang or nonsense
 STEADY = PHASE_CODE["steady"]
 SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
@@ -125,6 +126,7 @@ class RankBuffer:
             self._restart(rec.incarnation)
         if len(rec.index):
             self.index.append(rec)
+            del self.index[:-MAX_RECORDS]
 
     def _restart(self, incarnation: int) -> None:
         self.incarnation, self.done_index, self.rows = incarnation, -(1 << 62), 0
