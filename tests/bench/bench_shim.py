@@ -24,7 +24,9 @@ GOAL = "goal 100"
 
 def nccl(folder: Path, threads: int, tracking: bool = True) -> tuple[float, float]:
     """ns a call (bare, hooked) of the NCCL front end; with tracking switched off if asked."""
-    library = cc(folder / "libnccl.so.2", [CSRC_TESTS / "fakenccl.c"], "-O2", "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2")
+    library = cc(
+        folder / "libnccl.so.2", [CSRC_TESTS / "fakenccl.c"], "-O2", "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2"
+    )
     program = cc(folder / "shim_call", [BENCH / "shim_call.c", library], "-O2", f"-Wl,-rpath,{folder}")
     env = {**os.environ, "LD_PRELOAD": str(SHIM), "GHT_DIR": str(folder / "rings"), "GHT_JOB": "b", "RANK": "0"}
     if not tracking:
