@@ -27,8 +27,11 @@ MIN_SPAN_NS = 2_000_000_000  # a shorter window, while more may come, may be one
 FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
 PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
 PAUSE_LEAST = 0.05  # of a piece: less is noise
+PAUSE_FOUND = 0.02  # the same where it repeats clearly and the pieces have no pause of their own
 PAUSE_TWOS = 0.01  # the same where it comes after 2, 4, 8, ... pieces, as an optimizer's step does
-COUNTS = frozenset([*range(2, 10), 16, 32, 64, 128])  # of micro-batches; logs and evaluation come every 10, 25, 100
+# Numbers of micro-batches in a step; logs and evaluation come every 10, 25, 100 steps.
+COUNTS = frozenset([*range(2, 10), 12, 16, 24, 32, 48, 64, 96, 128])
+MAX_MICRO = 160
 PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
 SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
 SIDE = 64  # a reducing call this much smaller than the largest is no proof of training
@@ -61,6 +64,7 @@ class _Facts:
     same_like: float = 0.0  # 1 if these are in the same proportions as inside, 0 if some are not among them
     reduces: bool = False  # a large reducing call inside
     kinds: int = 0  # distinct calls inside
+    odd_share: float = 0.0  # share of the pieces that are not modal
 
 
 def _forgotten(c: Columns) -> int:
@@ -84,16 +88,17 @@ def _facts(c: Columns, level: Level, inverse: NDArray[np.int64], first: NDArray[
     lo, hi = int(level.starts[0]), min(len(c), int(level.starts[-1]) + level.calls)
     inside = level.inside
     n_in = np.bincount(inverse[inside], minlength=kinds)
-    n_out = _residue(c, level, inverse, kinds)
+    n_out, odd_share = _residue(c, level, inverse, kinds)
     op, size, comm = c.op[first], c.bytes[first], c.comm[first]
     reducing = np.isin(op, list(REDUCING)) & (size > SCALAR_BYTES)
     within = n_in > 0
-    out = _Facts(reduces=bool((reducing & within).any()), kinds=int(within.sum()))
+    out = _Facts(reduces=bool((reducing & within).any()), kinds=int(within.sum()), odd_share=odd_share)
     homes = {(int(o), int(m)) for o, m in zip(op[within], comm[within], strict=True)}
     comms = {m for _, m in homes}
     biggest = int(size[reducing & within].max(initial=0))
     bulk = int(size[within].max(initial=0))
-    for i in np.flatnonzero(~within & (n_out >= 3)):
+    often = max(3, level.count // MAX_MICRO)  # what comes more rarely is no part of a step of micro-batches
+    for i in np.flatnonzero(~within & (n_out >= often)):
         o, b, m = int(op[i]), int(size[i]), int(comm[i])
         if reducing[i]:
             strong = (o, m) not in homes or b * SIDE >= biggest
@@ -116,8 +121,8 @@ def _facts(c: Columns, level: Level, inverse: NDArray[np.int64], first: NDArray[
     return out
 
 
-def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -> NDArray[np.int64]:
-    """How often each kind of call is made beyond the level's pieces, shape (kinds,).
+def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -> tuple[NDArray[np.int64], float]:
+    """How often each kind of call is made beyond the level's pieces, shape (kinds,), and the share of odd pieces.
 
     A piece that holds a modal one and more counts with what is more; so does one that lacks a call or two.
     """
@@ -133,7 +138,7 @@ def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -
     shared = np.bincount(piece, weights=np.minimum(count, modal[kind]), minlength=len(at))
     holds = shared[piece] >= 0.9 * level.calls
     beyond = np.where(holds, np.maximum(count - modal[kind], 0), count)
-    return np.bincount(kind, weights=beyond, minlength=kinds).astype(np.int64)
+    return np.bincount(kind, weights=beyond, minlength=kinds).astype(np.int64), float(odd.sum() / max(1, len(odd)))
 
 
 def _row(level: Level, why: str, times: int = 1) -> dict[str, Any]:
@@ -194,7 +199,9 @@ def _judge(c: Columns, level: Level, longer: Level | None, facts: _Facts, at: I6
     if facts.same_share >= 0.2 and level.calls <= SMALL_PIECE and not nested:
         return "reject", "its calls are also made in another order outside"
     own = pause.own_pause(c, level)
-    if facts.same_share >= 0.01 and facts.same_like > 0.5 and longer is not None and own < pause.DISTINCT:
+    if facts.same_share >= 0.05 and facts.odd_share >= 0.3:
+        return "reject", "its calls are also made in other pieces as often"
+    if facts.same_share >= 0.01 and facts.same_like > 0.5 and own < pause.DISTINCT:
         return "reject", "the same mixture of calls is made outside"
     if not facts.weak or longer is None:
         return "accept", "all training calls are inside"
@@ -282,8 +289,8 @@ def _with_pauses(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) 
     """For pieces of several calls: whether a pause with every k-th of them is the optimizer's step."""
     out = Choice("found", level=level)
     own = pause.own_pause(c, level) >= pause.DISTINCT
-    found = pause.repeats(c, level, at, COUNTS if own else None)
-    if found is None or found.excess < PAUSE_LEAST:
+    found = pause.repeats(c, level, at, COUNTS)
+    if found is None or found.excess < (PAUSE_LEAST if own else PAUSE_FOUND):
         if not facts.reduces and level.calls < 2 * facts.kinds:
             state = "wait" if level.count < POOR_REPEATS and not final else "unknown"
             return Choice(state, level=level, why="it reduces nothing and has no pause: it may be one micro-batch")

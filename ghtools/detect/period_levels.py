@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from ghtools.detect.period_symbols import I64, REDUCING, SCALAR_BYTES, U64, Columns
 
 ORDERS = (1, 2, 3)  # calls in a token
-LONG_ORDERS = (1, 2, 3, 5, 8, 16)  # the same where these show no iteration (a pipeline's schedule of equal calls)
+LONG_ORDERS = (
+    1,
+    2,
+    3,
+    5,
+    8,
+    16,
+    32,
+    64,
+    128,
+)  # the same where these show no iteration (a pipeline's schedule of equal calls)
 MIN_CHAINED = 0.2
 MIN_SHARE = 0.4  # of the window's calls that a level's modal pieces must hold
 _A, _B = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)

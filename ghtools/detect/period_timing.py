@@ -69,7 +69,7 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
     if top < max(CLEAR_ACF, noise):
         _, k, chance = fold(x[:, None], lags)
         if k and chance < CHANCE:
-            return _shortest(x, k), top
+            return _longest(x, _shortest(x, k), lags), top
         if scale > WILD * (1 if n < MANY else 3):
             return 0, top
         return (1, 1.0 - max(0.0, top)) if top < max(NO_ACF, noise) else (0, top)
@@ -82,7 +82,7 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
         rows = x[: n // k * k].reshape(-1, k)
         f, spread = fold_effect(rows)
         if f > 4.0 and spread > MIN_EFFECT:
-            return _shortest(x, k), float(acf[k])
+            return _longest(x, _shortest(x, k), lags), float(acf[k])
     return (1, 0.5) if top < 0.6 and scale < WILD else (0, top)
 
 
@@ -105,6 +105,23 @@ def _shortest(x: F64, k: int) -> int:
         off = np.abs(mid - np.roll(mid, -d))
         if (off <= np.maximum(2 * MIN_EFFECT, 5 * np.hypot(error, np.roll(error, -d)))).all():
             return d
+    return k
+
+
+def _longest(x: F64, k: int, most: int) -> int:
+    """A multiple of k by which some position clearly differs from those it would equal: a step of 2, 4, ... of k."""
+    for times in (16, 12, 8, 6, 4, 3, 2):
+        n = k * times
+        if n > most:
+            continue
+        rows = x[: len(x) // n * n].reshape(-1, times, k)
+        mid = np.median(rows, axis=0)
+        error = 1.86 * np.median(np.abs(rows - mid), axis=0) / np.sqrt(len(rows))
+        usual = np.median(mid, axis=0)
+        off = mid - usual
+        clear = off > np.maximum(4 * MIN_EFFECT, 8 * np.maximum(error, np.median(error, axis=0)))
+        if clear.any(axis=1).sum() == 1:  # in one of the `times`: the others are alike
+            return n
     return k
 
 
