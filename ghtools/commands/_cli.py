@@ -24,6 +24,7 @@ from ghtools import __version__
 from ghtools.stream.errors import Exit, GhError, MissingError
 
 if TYPE_CHECKING:
+    from ghtools.stream.bus_link import BusUrl
     from ghtools.stream.pipeline import Stage
     from ghtools.stream.records import Head, Record
     from ghtools.stream.writer import Writer
@@ -178,6 +179,31 @@ class Input:
             if self._fd > 0:
                 os.close(self._fd)
             self._fd = -1
+
+
+def bus_words(words: list[str]) -> tuple[BusUrl, str, list[Path] | None]:
+    """`[URL] STREAM [FILE]...` of gh-pub and gh-sub; the URL may be in GHT_REDIS_URL. GhError never shows it."""
+    from ghtools.stream.bus_link import bus_url
+
+    given = words.pop(0) if "://" in words[0] else os.environ.get("GHT_REDIS_URL", "")
+    url = bus_url(given)
+    if not words:
+        raise GhError("no stream is named", "", "a name for it after the URL")
+    if "://" in words[0] or not words[0] or len(words[0]) > 512:
+        raise GhError(
+            "cannot use this name of a stream", "it is empty, too long, or a URL", "URL STREAM, in this order"
+        )
+    return url, words[0], [Path(name) for name in words[1:]] or None
+
+
+def sleep_or_closed(seconds: float) -> None:
+    """Sleep; a signal ends it early, and so does the going away of stdout's reader (BrokenPipeError)."""
+    watch = select.poll()
+    watch.register(stop.fd, select.POLLIN)
+    watch.register(1, 0)  # POLLERR alone: nobody reads any more
+    for fd, _ in watch.poll(seconds * 1000):
+        if fd != stop.fd:
+            raise BrokenPipeError
 
 
 def output() -> Writer:

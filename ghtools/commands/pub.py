@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-pub: a stream into Redis."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ghtools.stream.errors import Exit, GhError, InputError
+
+from ._cli import Input, Page, Quiet, Voice, bus_words, command, output, stop
+
+PAGE = Page(
+    forwards=False,
+    exits="0 2 3 4",
+    see="gh-sub gh-run gh-trace gh-period",
+)
+STOP_LINGER_S = 2.0  # after Ctrl-C
+
+
+@command("gh-pub", PAGE)
+def main(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[URL] STREAM [FILE]...",
+            help="Where Redis is (default: $GHT_REDIS_URL), the name of the stream, and streams to read, not stdin.",
+            show_default=False,
+        ),
+    ],
+    tee: Annotated[bool, typer.Option("--tee", help="Write the records to stdout as well.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for Redis rather than drop records; so it is for files.")
+    ] = False,
+    maxlen: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Entries (of up to 64 KiB) the stream is trimmed to, about.")
+    ] = 20_000,
+    buffer: Annotated[
+        int, typer.Option("--buffer-mib", metavar="MIB", min=1, help="Memory for records while Redis is away.")
+    ] = 64,
+    linger_s: Annotated[
+        float, typer.Option(metavar="S", min=0.0, help="How long to wait for Redis when the input has ended.")
+    ] = 10.0,
+    quiet: Quiet = False,
+) -> Exit:
+    """Publish a stream of records to a Redis stream, for gh-sub on any host.
+
+    Nothing waits for Redis: while it is away or slow, records wait in memory; when that is full the oldest calls are
+    dropped first, and counted. Several gh-pub may write to one stream. Each section of the input is a source of its
+    own. The URL is redis://HOST:PORT, rediss:// for TLS, unix:///PATH; with USER:PASSWORD@ before the host.
+    """
+    from ghtools.source.bus_pub import Publisher
+    from ghtools.stream.framing import sections
+
+    url, stream, files = bus_words(words)
+    say = Voice("gh-pub")
+    source = Input(files)
+    forward = output() if tee else None
+    publisher = Publisher(
+        url, stream, say, host=socket.gethostname(), pid=os.getpid(), maxlen=maxlen, buffer_bytes=buffer << 20,
+        wait=wait or _from_files(files), stopped=lambda: stop.requested,
+    )  # fmt: skip
+    cuts: list[InputError] = []
+
+    def cut(error: InputError) -> None:
+        cuts.append(error)
+        say(str(error))
+
+    try:
+        for section in sections(source, cut):
+            head = section.head
+            head.via = [*head.via, "gh-pub"]
+            publisher.begin(head)
+            if forward:
+                forward.write(head)
+            for record in section:
+                publisher.put(record)
+                if forward:
+                    forward.write(record)
+            if section.end:
+                publisher.end(section.end)
+                if forward:
+                    forward.write(section.end)
+    finally:
+        sent = publisher.close(min(linger_s, STOP_LINGER_S) if stop.requested else linger_s)
+        if sent.dropped:
+            say(f"{sent.dropped} events were dropped, since Redis was away or too slow")
+        if sent.undelivered:
+            say(f"{sent.undelivered} events were not delivered")
+        elif not quiet:
+            say(f"{sent.events} events in {sent.entries} entries to {stream}")
+        say.flush()
+    if sent.undelivered:
+        raise GhError("could not publish everything", f"{url.label} was away at the end", code=Exit.MISSING)
+    return Exit.INPUT if cuts else Exit.OK
+
+
+def _from_files(files: list[Path] | None) -> bool:
+    """Whether the input is files and nobody is hurt by waiting."""
+    modes = [
+        os.fstat(0) if str(name) == "-" else name.stat()
+        for name in files or [Path("-")]
+        if str(name) == "-" or name.exists()
+    ]
+    return all(stat.S_ISREG(mode.st_mode) for mode in modes)

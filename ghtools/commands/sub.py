@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-sub: a stream out of Redis."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ghtools import __version__
+from ghtools.stream.errors import Exit, GhError, InputError
+
+from ._cli import Page, Quiet, Voice, bus_words, command, output, sleep_or_closed, stop
+
+PAGE = Page(
+    forwards=False,
+    exits="0 2 3 4",
+    see="gh-pub gh-run gh-bocd gh-profile",
+)
+MAGIC = "gh-sub 1"
+SAVE_S = 1.0
+
+
+@command("gh-sub", PAGE)
+def main(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[URL] STREAM",
+            help="Where Redis is (default: $GHT_REDIS_URL), and the name of the stream.",
+            show_default=False,
+        ),
+    ],
+    from_: Annotated[
+        str, typer.Option("--from", metavar="start|now|ID", help="Where to begin if --state does not say.")
+    ] = "start",
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the place here, and go on there next time.", show_default=False),
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End when all sources that were seen have ended or are silent.")
+    ] = False,
+    silent_s: Annotated[float, typer.Option(metavar="S", min=1.0, help="Call a source silent after this long.")] = 30.0,
+    quiet: Quiet = False,
+) -> Exit:
+    """Read what gh-pub writes to a Redis stream, from any number of hosts, as one stream.
+
+    Each record comes once, in the order of its source. Redis may be restarted at any time. A source that ends badly or
+    goes silent is said on stderr, as is a rank that two sources claim. It runs until Ctrl-C, or --until-end.
+    """
+    from ghtools.source.bus_merge import Merger
+    from ghtools.source.bus_sub import Subscriber, place
+    from ghtools.stream import state as store
+    from ghtools.stream.records import End, Head
+    from ghtools.stream.writer import Writer
+
+    url, stream, files = bus_words(words)
+    if files:
+        raise GhError("too many arguments", "there is one stream and no file")
+    say = Voice("gh-sub")
+    kept = store.load(state, MAGIC) if state else None
+    if kept and kept[0].get("stream") != stream:
+        raise GhError(f"cannot use the state {state}", "it is of another stream", "another --state FILE")
+    merger = Merger(say, silent_s, whole=from_ == "start" and kept is None)
+    last = place(from_)
+    if kept:
+        try:
+            merger.restore(kept[0], time.monotonic())
+            last = place(str(kept[0]["last"]))
+        except (ValueError, KeyError, GhError) as error:
+            raise InputError(f"cannot use the state {state}", str(error), "removing it") from None
+    subscriber = Subscriber(url, stream, merger, last, say)
+    writer: Writer = output()
+    begun = False
+    saved = ""
+
+    def begin() -> None:
+        writer.write(
+            Head(tool="gh-sub", version=__version__, host=socket.gethostname(), job=merger.job, t_ns=time.time_ns(),
+                 truth=merger.truth)
+        )  # fmt: skip
+
+    def save() -> None:
+        nonlocal saved
+        if state and subscriber.last not in ("$", saved):
+            store.save(state, MAGIC, {"stream": stream, "last": subscriber.last, **merger.state()}, [])
+            saved = subscriber.last
+
+    reason, ticked = "stopped", time.monotonic()
+    try:
+        for records in subscriber.batches(sleep_or_closed):
+            if records and not begun:
+                begin()
+                begun = True
+            for record in records:
+                writer.write(record)
+            if (now := time.monotonic()) - ticked >= SAVE_S:
+                ticked = now
+                merger.tick(now)
+                save()
+            if not records:
+                sleep_or_closed(0.0)
+                if until_end and merger.over:
+                    reason = merger.reason
+                    break
+            if stop.requested:
+                break
+        save()
+    finally:
+        subscriber.close()
+    if not begun:
+        begin()
+    writer.write(End(lost=merger.lost, reason=reason))
+    if not quiet and (merger.skipped or merger.repeated):
+        say(f"{merger.skipped} entries were left out, {merger.repeated} came twice")
+    say.flush()
+    return Exit.INPUT if reason.startswith("cut") else Exit.OK
