@@ -68,7 +68,7 @@ static int went_back(struct gh_series *s, int64_t index, int64_t t_ns) {
         return 1;
     }
     if (index > s->last_index && t_ns >= s->last_t_ns) {
-        s->n_gap += s->last_index != INT64_MIN && index != s->last_index + 1;
+        s->n_gap += s->last_index != INT64_MIN && index - 1 != s->last_index; /* index is larger, so no overflow */
         s->back_run = 0;
         return 0;
     }
@@ -177,7 +177,7 @@ void gh_series_replay(const struct gh_bocd_model *model, struct gh_series *s, in
 
 /* Can a state that was read from a file be used? Whatever its numbers are, no index may leave its array. */
 int gh_series_sound(const struct gh_series *s) {
-    int ok = s->count >= 0 && s->n_filter >= 0 && s->n_filter <= 2 && s->back_run >= 0 && s->bocd.head >= 0
+    int ok = s->count >= 0 && s->count < (int64_t)1 << 62 && s->n_filter >= 0 && s->n_filter <= 2 && s->back_run >= 0 && s->bocd.head >= 0
              && s->bocd.head < GH_YOUNG && s->bocd.keeper >= 0 && s->bocd.keeper < GH_OLD;
     for (int i = 0; i < GH_OLD; i++)
         ok &= s->bocd.old_n[i] >= GH_YOUNG && s->bocd.old_n[i] <= GH_MEMORY;

@@ -7,7 +7,7 @@ time in question is waited for, unless it has stopped reporting while the others
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -18,6 +18,7 @@ WINDOW_NS = 2_000_000_000  # and so can those this close in time
 THERE_ITERS = 8  # a rank that reported this long after the beginning of something has had its say
 GONE_ITERS, GONE_NS, GONE_RECORDS = 40, 20_000_000_000, 8
 KEEP = 32  # events remembered
+ENDED = ("ended", "died")
 
 
 @dataclass
@@ -56,9 +57,14 @@ class Consensus:
         self.episodes = 0
         self.newest_ns = 0
         self.records = 0
+        # Made again now and then from what is above: looking at all ranks for each change would not scale.
+        self.left: set[int] = set()
+        self.known = 0
+        self.counted = -(1 << 60)
 
     def job(self, rec: Job) -> None:
         """Learn which ranks there are and which have ended."""
+        self.counted = -(1 << 60)
         for item in rec.ranks:
             rank = item.get("rank")
             if isinstance(rank, int):
@@ -67,36 +73,51 @@ class Consensus:
     def saw(self, rank: int, t_ns: int, level_ns: int) -> None:
         """A rank has reported iterations up to `t_ns`."""
         self.records += 1
-        mine = self.seen.setdefault(rank, Seen())
+        mine = self.seen.get(rank)
+        if mine is None:
+            mine = self.seen[rank] = Seen()
+            self.counted = -(1 << 60)
         mine.t_ns, mine.level_ns, mine.record = t_ns, level_ns, self.records
         self.newest_ns = max(self.newest_ns, t_ns)
 
-    def live(self) -> set[int]:
-        """Ranks that can still have a say."""
-        running = {rank for rank, state in self.listed.items() if state not in ("ended", "died")}
-        ranks = set(running)
-        for rank, mine in self.seen.items():
-            if self.listed and rank not in running and rank in self.listed:
-                continue
-            late = self.newest_ns - mine.t_ns > max(GONE_NS, GONE_ITERS * mine.level_ns)
-            silent = self.records - mine.record > GONE_RECORDS * max(len(self.seen), 1)
-            if late and silent:
-                ranks.discard(rank)
-            else:
-                ranks.add(rank)
-        return ranks
+    def _count(self) -> None:
+        """Note who is known and who is gone; now and then only, since there may be thousands."""
+        if self.records - self.counted < max(GONE_RECORDS, len(self.seen) // 4):
+            return
+        self.counted = self.records
+        silent = GONE_RECORDS * len(self.seen)
+        self.left = {
+            rank
+            for rank, mine in self.seen.items()
+            if self.newest_ns - mine.t_ns > max(GONE_NS, GONE_ITERS * mine.level_ns)
+            and self.records - mine.record > silent
+        } | {rank for rank, state in self.listed.items() if state in ENDED}
+        self.known = len(self.seen.keys() | self.listed.keys())
 
-    def electors(self, since_ns: int) -> set[int]:
-        """Ranks that count for something that began at `since_ns`: the live ones, and those that were there for it.
+    def gone(self, since_ns: int) -> list[int]:
+        """Ranks that have no say in what began at `since_ns`.
 
-        At the end of a job ranks leave one by one; the last must not decide alone what the others did not see.
+        They have ended, or stopped reporting while the others went on, and that before it began: at the end
+        of a job ranks leave one by one, and the last must not decide alone what the others did not see.
         """
-        there = {rank for rank, mine in self.seen.items() if mine.t_ns - since_ns > THERE_ITERS * max(mine.level_ns, 1)}
-        return self.live() | there
+        self._count()
+        return [rank for rank in self.left if not self._was_there(rank, since_ns)]
+
+    def _was_there(self, rank: int, since_ns: int) -> bool:
+        mine = self.seen.get(rank)
+        return mine is not None and mine.t_ns - since_ns > THERE_ITERS * max(mine.level_ns, 1)
+
+    def voters(self, votes: Collection[int], since_ns: int) -> int:
+        """How many ranks have a say: all that are known but those gone, and whoever has voted."""
+        gone = self.gone(since_ns)
+        return self.known - sum(rank not in votes for rank in gone)
 
     def _most(self, votes: dict[int, Change]) -> bool:
+        self._count()
+        if 4 * len(votes) < self.known and not self.left:
+            return False  # told without looking at each vote: there may be thousands
         since_ns = min((vote.onset_t_ns for vote in votes.values()), default=0)
-        return 2 * len(votes) > len(self.electors(since_ns) | votes.keys())
+        return 2 * len(votes) > self.voters(votes, since_ns)
 
     # -- feeding ------------------------------------------------------------------------------------
 
@@ -137,16 +158,23 @@ class Consensus:
     def _suspected(self, change: Change) -> Iterator[Change]:
         event = self._event(change, self.events)
         event.doubt[change.rank] = change
-        if not event.suspected and not event.number and self._most({**event.doubt, **event.onset}):
+        if not event.suspected and not event.number and self._doubted(event):
             event.suspected = True
             yield self._sum("onset", "suspected", list(event.doubt.values()), change, 0)
+
+    def _doubted(self, event: Event) -> bool:
+        """Do most ranks suspect a change here, or know of one?"""
+        self._count()
+        if 4 * (len(event.doubt) + len(event.onset)) < self.known and not self.left:
+            return False
+        return self._most({**event.doubt, **event.onset})
 
     def _withdrawn(self, change: Change) -> Iterator[Change]:
         event = self._match(change, self.events)
         if event is None:
             return
         event.doubt.pop(change.rank, None)
-        if event.suspected and not event.number and not self._most({**event.doubt, **event.onset}):
+        if event.suspected and not event.number and not self._doubted(event):
             event.suspected = False
             yield self._sum("onset", "withdrawn", [change], change, 0)
 
@@ -191,9 +219,11 @@ class Consensus:
 
     def _end(self, event: Event, change: Change) -> Iterator[Change]:
         """The job has recovered when most of the ranks that were slow have."""
-        electors = self.electors(change.onset_t_ns)
-        waiting = {rank for rank in event.onset if rank in electors and rank not in event.relief}
-        if event.number and not event.over and event.relief and len(event.relief) > len(waiting):
+        if event.number and not event.over and event.relief:
+            waiting = len(event.onset) - len(event.relief)
+            waiting -= sum(r in event.onset and r not in event.relief for r in self.gone(change.onset_t_ns))
+            if len(event.relief) <= waiting:
+                return
             event.over = True
             yield self._sum("relief", "confirmed", list(event.relief.values()), change, event.number)
 
@@ -247,5 +277,5 @@ class Consensus:
             n_iters=round(middle("n_iters")),
             lost_ns=round(middle("lost_ns")),
             ranks=sorted(vote.rank for vote in votes),
-            why=f"{len(votes)} of {len(self.electors(first.onset_t_ns) | {vote.rank for vote in votes})} ranks; {first.why}",
+            why=f"{len(votes)} of {self.voters({vote.rank for vote in votes}, first.onset_t_ns)} ranks; {first.why}",
         )

@@ -37,6 +37,9 @@ def dump(detector: Detector) -> tuple[dict[str, Any], list[bytes]]:
             "episodes": con.episodes,
             "newest_ns": con.newest_ns,
             "records": con.records,
+            "counted": con.counted,
+            "known": con.known,
+            "left": sorted(con.left),
         },
     }
     return meta, [w.series.to_bytes() for w in watches]
@@ -63,7 +66,8 @@ def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> Non
         con.events = [_to_event(item) for item in saved["events"]]
         con.alone = [_to_event(item) for item in saved["alone"]]
         con.episodes, con.newest_ns = _whole(saved["episodes"]), _whole(saved["newest_ns"])
-        con.records = _whole(saved["records"])
+        con.records, con.counted, con.known = (_whole(saved[name]) for name in ("records", "counted", "known"))
+        con.left = {_whole(rank) for rank in saved["left"]}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError("cannot use the state", f"it is damaged ({error})", "removing it") from None
 

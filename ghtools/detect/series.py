@@ -200,4 +200,7 @@ def address(column: NDArray[np.generic], dtype: str) -> tuple[int, NDArray[np.ge
 def columns(rec: Iters) -> tuple[tuple[int, int, int, int], tuple[NDArray[np.generic], ...]]:
     """Addresses of index, t_ns, dur_ns and phase, and the arrays behind them."""
     made = [address(rec.index, "<i8"), address(rec.t_ns, "<i8"), address(rec.dur_ns, "<i8"), address(rec.phase, "|u1")]
-    return (made[0][0], made[1][0], made[2][0], made[3][0]), tuple(item[1] for item in made)
+    alive = tuple(item[1] for item in made)
+    if len({len(column) for column in alive}) != 1:
+        raise ValueError("the columns of a batch must be equally long")
+    return (made[0][0], made[1][0], made[2][0], made[3][0]), alive

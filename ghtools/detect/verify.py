@@ -9,6 +9,7 @@ test, and that the last values still lie on the new side.
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
@@ -102,16 +103,23 @@ def separation(before: Floats, after: Floats, side: float) -> float:
     return -(na - stray) * log(share)
 
 
-def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONFIRM, steady: bool = False) -> Judgement:
+def judge(
+    before: Floats,
+    after: Floats,
+    min_log: float,
+    needed: Callable[[float], int] = lambda size: N_CONFIRM,
+    steady: bool = False,
+) -> Judgement:
     """Test a candidate change; `min_log` is the least |log ratio| worth reporting.
 
-    `n_confirm` is raised where short bursts have passed before. Few values before (a job's first
-    iterations) ask for a larger change and more values after. Where the noise is large the level itself
-    wanders (a busy host), and a change must be larger too, unless `steady` says that a return is tested.
+    `needed` says how many values a change of some size needs: more where bursts have passed. Few values before
+    (a job's first iterations) ask for a larger change and more values after. Where the noise is large the level
+    itself wanders (a busy host), and a change must be larger too, unless `steady` says that a return is tested.
     """
     nb, na = len(before), len(after)
     found = compare(before, after)
     d = found.median_after - found.median_before
+    n_confirm = needed(d)
     # A handful of values says little about its own spread: at least that of before is assumed.
     scale_after = max(found.scale_after, found.scale_before) if na < 12 else found.scale_after
     inflate = (1 + found.lag1) / (1 - found.lag1) if nb >= 20 else 1.5
@@ -127,7 +135,7 @@ def judge(before: Floats, after: Floats, min_log: float, n_confirm: int = N_CONF
     z_min = 4.0 if nb >= 60 else 3.6 if nb >= 30 else 3.3 if nb >= 20 else 3.0
     width = 3.0 if na < N_GIVE_UP else 1.0
     middle = 0.5 * (found.median_before + found.median_after)
-    recent = float(np.median(after[-3:]))
+    recent = sorted(after[-3:].tolist())[(min(na, 3) - 1) // 2]
     stays = side * (recent - middle) > 0
     apart = separation(before, after, side)
     quick = size >= FAST_LOG and apart >= 18 and n_confirm == N_CONFIRM and nb >= 30

@@ -164,20 +164,19 @@ class Watch(Levels):
             s.follow = 0
             return
         threshold = self.threshold(pending.side)
-        size = float(np.median(after)) - float(np.median(before))
         steady = pending.side < 0 and memory.episode is not None
-        found = judge(before, after, threshold, self.needed(size), steady)
+        found = judge(before, after, threshold, self.needed, steady)
         if pending.side < 0 and found.outcome != "confirm" and self.healed(before, after):
             found = replace(found, outcome="confirm", failed=())
         gradual = False
         anchor = self.anchor()
         if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:
             # A step that is too small by itself may be the last of several.
-            whole = judge(anchor, after, threshold, self.needed(size) + 2, steady)
+            whole = judge(anchor, after, threshold, lambda size: self.needed(size) + 2, steady)
             if whole.outcome == "confirm" and whole.d * pending.side > 0:
                 found, gradual = whole, True
         middle = 0.5 * (found.compared.median_before + found.compared.median_after)
-        passed = len(after) >= 4 and pending.side * (float(np.median(after[-3:])) - middle) < 0
+        passed = len(after) >= 4 and pending.side * (sorted(after[-3:].tolist())[1] - middle) < 0
         if found.outcome == "confirm" and found.d * pending.side > 0:
             memory.pending = None
             s.follow = 0
