@@ -23,6 +23,7 @@ from ghtools.detect.period_symbols import I64, U64, Columns, columns_of, describ
 from ghtools.stream.records import FLAG_EXEC, Calls, Iters, Period
 
 BUFFER_CALLS = 1 << 18  # calls kept while searching: 8 iterations of 32,768 calls
+CHUNK_CALLS = 1 << 13  # of a large batch taken at a time: its columns stay in the cache
 GROWTH = 1.25  # of the buffer between two attempts
 FIRST_LOOK, STRIDE = 512, 2  # calls looked at first in a large batch, and how many times more at each next look
 LATE_CALLS, LATE_NS = 64, 600_000_000_000  # so many calls over so long a time without a pattern: it is said
@@ -89,10 +90,13 @@ class Tracker:
             c.h[self.marker.matches(calls, self.names)[call]] = MARKED.token
         if first:
             self.numbering.from_start = int(c.seq[0]) == 0
-        self._parts.append(c)
-        self._n += len(c)
-        self._fed += len(c)
-        return out + self._work(final=False)
+        for lo in range(0, len(c), CHUNK_CALLS):
+            part = c.cut(lo, lo + CHUNK_CALLS) if len(c) > CHUNK_CALLS else c
+            self._parts.append(part)
+            self._n += len(part)
+            self._fed += len(part)
+            out += self._work(final=False)
+        return out
 
     def flush(self) -> Out:
         """What is still owed when no more calls will come."""
