@@ -368,7 +368,7 @@ class Tracker:
         choice = self.choice
         return Period(
             rank=self.rank, t_ns=int(c.t[-1]) if len(c) else 0, state=state, calls=p.calls if p else 0,
-            dur_ns=p.dur_ns if p else 0, method=p.method if p else choice.method, anchor=p.anchor if p else "",
+            dur_ns=max(0, p.dur_ns) if p else 0, method=p.method if p else choice.method, anchor=p.anchor if p else "",
             confidence=p.confidence if p else 0.0, candidates=choice.candidates if state != "rearm" else [],
         )  # fmt: skip
 
