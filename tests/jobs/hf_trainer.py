@@ -61,7 +61,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             output_dir=folder, max_steps=args.steps, per_device_train_batch_size=8,
-            gradient_accumulation_steps=args.accumulate, ddp_backend="gloo", use_cpu=True, save_strategy="no", report_to=[], logging_steps=10, disable_tqdm=True,
+            gradient_accumulation_steps=args.accumulate, ddp_backend="gloo", use_cpu=True,
+            save_strategy="no", report_to=[], logging_steps=10, disable_tqdm=True,
         )  # fmt: skip
         Trainer(model=model, args=settings, train_dataset=RandomText(4000), callbacks=[Clock(args.times)]).train()
 
