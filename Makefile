@@ -11,10 +11,10 @@ TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check bench man shim clean
+.PHONY: help setup demo test test-fast check bench bench-detect man shim clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready $(LIBS) ## make .venv with ghtools, its tools and a CPU torch (a GPU one where there is a GPU)
 
@@ -54,6 +54,9 @@ man: setup ## write the pages in man/ and the README's table of commands
 
 bench: setup ## measure; prints name, value, unit and a peer's or the paper's figure
 	$(BIN)/python tests/bench/run.py
+
+bench-detect: setup ## the detector's studies, 10 to 15 minutes; writes tests/bench/results (STUDY='--series 300' is quicker)
+	$(BIN)/python -m tests.bench.detect_study $(STUDY)
 
 clean: ## remove what was built (.venv too)
 	rm -rf $(VENV) ghtools/_lib build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
