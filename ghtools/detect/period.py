@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ def iterations(calls: Calls, method: str = "anchors", marker: str = "") -> tuple
     if not rows:
         return None, said
     names = ("index", "t_ns", "dur_ns", "phase", "calls", "seq")
-    joined = {name: np.concatenate([getattr(row, name) for row in rows]) for name in names}
+    joined: dict[str, Any] = {name: np.concatenate([getattr(row, name) for row in rows]) for name in names}
     return Iters(rank=calls.rank, incarnation=calls.incarnation, **joined), said
 
 

@@ -25,6 +25,8 @@ from ghtools.stream.records import OP_CODE
 MIN_REPEATS, CLEAR_REPEATS, POOR_REPEATS = 8, 5, 64
 MIN_SPAN_NS = 2_000_000_000  # a shorter window, while more may come, may be one forward pass
 FIRST_BY = 0.4  # the pattern must have begun in this first part of the window
+ALIKE, ALIKE_CALM, CALM = 48, 24, 0.1  # equal calls needed to call them iterations, in general and with steady gaps
+ALIKE_SPAN_NS = 10_000_000_000  # and over so long a time: quick calls may be parts of an iteration
 PAUSE_CLEAR = 0.25  # of a piece: a pause outside that is this long is more than a line of a log
 PAUSE_LEAST = 0.05  # of a piece: less is noise
 PAUSE_FOUND = 0.02  # the same where it repeats clearly and the pieces have no pause of their own
@@ -259,6 +261,11 @@ def _in_time(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) -> C
         out.method = "timing"
         if np.ptp(c.bytes[level.starts]) > 0:
             return Choice("unknown", level=level, why="calls of one kind in all sizes")
+        # What repeats after 8 or 16 of them is seen only in a few times as many; steady gaps need fewer.
+        calm = timing.spread(dur) < CALM
+        few = len(dur) < (ALIKE_CALM if calm else ALIKE) or int(dur.sum()) < ALIKE_SPAN_NS
+        if k == 1 and few and not final:
+            return Choice("wait", level=level, method="timing", why="more equal calls are needed to call them alike")
         if k == 0:
             state = "wait" if len(dur) < 48 and not final else "unknown"
             return Choice(

@@ -10,7 +10,7 @@ F64 = NDArray[np.float64]
 MAX_EVERY = 1024  # longest repetition looked for, in pieces
 CLEAR_ACF, NO_ACF = 0.5, 0.3  # autocorrelation that shows a repetition, and one that shows none
 CHANCE = -8.0  # log10: a repetition less likely by chance is one
-WILD, MANY = 0.25, 256  # spread (log) of gaps that takes so many of them to be called alike
+WILD, MANY = 0.5, 256  # spread (log) of gaps that takes so many of them to be called alike
 MIN_EFFECT = 0.05  # spread of the positions' levels (log) below which they count as equal
 
 
@@ -45,6 +45,12 @@ def autocorrelation(x: F64, lags: int) -> F64:
     return raw / (n - np.arange(lags + 1)) / variance
 
 
+def spread(durations: NDArray[np.int64]) -> float:
+    """Robust standard deviation of the logarithm."""
+    x = np.log(np.maximum(durations, 1).astype(float))
+    return float(1.4826 * np.median(np.abs(x - np.median(x)))) if len(x) else 0.0
+
+
 def every(durations: NDArray[np.int64]) -> tuple[int, float]:
     """How many successive equal pieces repeat together in time: (k, clearness).
 
@@ -70,7 +76,7 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
         _, k, chance = fold(x[:, None], lags)
         if k and chance < CHANCE:
             return _longest(x, _shortest(x, k), lags), top
-        if scale > WILD * (1 if n < MANY else 3):
+        if scale > WILD * (1.0 if n < MANY else 1.5):
             return 0, top
         return (1, 1.0 - max(0.0, top)) if top < max(NO_ACF, noise) else (0, top)
     good = np.flatnonzero(acf[2:] >= top - 0.15 * abs(top)) + 2
@@ -80,10 +86,13 @@ def every(durations: NDArray[np.int64]) -> tuple[int, float]:
         if acf[k] - valley < 0.25:
             continue
         rows = x[: n // k * k].reshape(-1, k)
-        f, spread = fold_effect(rows)
-        if f > 4.0 and spread > MIN_EFFECT:
+        f, apart = fold_effect(rows)
+        if f > 4.0 and apart > MIN_EFFECT:
             return _longest(x, _shortest(x, k), lags), float(acf[k])
-    return (1, 0.5) if top < 0.6 and scale < WILD else (0, top)
+    # Correlated at all lags alike: the pace drifts. Then neighbours tell how much they scatter.
+    _, k, chance = fold(x[:, None], lags)
+    local = spread(np.exp(np.diff(x) / np.sqrt(2)) * 1e6)
+    return (1, 0.5) if local < WILD and not (k and chance < CHANCE) else (0, top)
 
 
 def _explained(x: F64, k: int) -> float:
