@@ -56,6 +56,7 @@ def main(
     """
     from ghtools.source.bus_pub import Publisher
     from ghtools.stream.framing import sections
+    from ghtools.stream.records import End
 
     url, stream, files = bus_words(words)
     say = Voice("gh-pub")
@@ -86,6 +87,9 @@ def main(
                 publisher.end(section.end)
                 if forward:
                     forward.write(section.end)
+    except BrokenPipeError:  # the reader of --tee has gone: an end all the same
+        publisher.end(End(reason="stopped"))
+        raise
     finally:
         sent = publisher.close(min(linger_s, STOP_LINGER_S) if stop.requested else linger_s)
         if sent.dropped:

@@ -21,7 +21,7 @@ QUERY = {"db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ss
 CONNECT_S, ANSWER_S = 3.0, 5.0  # the time a connection, and an answer, may take
 _EXAMPLE = "redis://HOST:PORT, rediss://USER:PASSWORD@HOST:PORT or unix:///PATH, as an argument or in GHT_REDIS_URL"
 _HOST = re.compile(r"[\w.:-]{1,255}")
-_CODE = re.compile(r"[A-Z]{3,20}\b")
+_CODE = re.compile(r"(?:^|caused error: )([A-Z]{3,20})\b")  # a pipeline puts the command before the answer
 # What no waiting mends: a wrong password, a wrong certificate, a key that is something else.
 _LASTING = ("NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE")
 
@@ -68,7 +68,7 @@ def bus_url(text: str) -> BusUrl:
         raise wrong("there is an @ after the host (`%2F` stands for / in a password, `%40` for @)")
     if parts.path.strip("/") and not parts.path.strip("/").isdigit():
         raise wrong("what follows the host is no number of a database")
-    return BusUrl(text, f"Redis at {host}:{port}")
+    return BusUrl(text, f"Redis at {host}:{port}{' (TLS)' if scheme == 'rediss' else ''}")
 
 
 def connect(url: BusUrl, answer_s: float = ANSWER_S) -> Any:
@@ -106,7 +106,7 @@ def lasting(error: BaseException) -> bool:
     if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
         return True
     if isinstance(error, redis.ResponseError):
-        return str(error).startswith(_LASTING)
+        return _code(error) in _LASTING
     return _tls(error) is not None
 
 
@@ -123,7 +123,7 @@ def why(error: BaseException) -> str:
     if isinstance(error, redis.BusyLoadingError):
         return "the server is loading its data"
     if isinstance(error, redis.ResponseError):
-        code = _CODE.match(str(error))
+        code = _code(error)
         known = {
             "NOAUTH": "the server wants a password",
             "WRONGPASS": "the server refuses the user or the password",
@@ -133,7 +133,7 @@ def why(error: BaseException) -> str:
             "READONLY": "the server is a replica",
             "MISCONF": "the server cannot write to its disk",
         }
-        return known.get(code[0], f"the server answered {code[0]}") if code else "the server answered an error"
+        return known.get(code, f"the server answered {code or 'an error'}")
     for cause in _causes(error):
         if isinstance(cause, socket.gaierror):
             return "its host name is not known"
@@ -142,6 +142,12 @@ def why(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.errno and cause.strerror:
             return cause.strerror.lower()
     return "the connection was closed" if isinstance(error, redis.ConnectionError) else type(error).__name__
+
+
+def _code(error: BaseException) -> str:
+    """The word that an answer of the server begins with, such as OOM; empty if there is none."""
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
