@@ -29,6 +29,15 @@ def offset(mine: Bounds, ref: Bounds, one_clock: bool) -> int:
     return _by_jitter(mine, ref, by_time)
 
 
+def begins_apart(mine: Bounds, ref: Bounds, shift: int) -> float | None:
+    """Median difference of the middles of common iterations, ns; None if there are none."""
+    _, a, b = np.intersect1d(mine.index + shift, ref.index, assume_unique=True, return_indices=True)
+    if not len(a):
+        return None
+    middle = mine.t_ns[a] - ref.t_ns[b] + (mine.dur_ns[a] - ref.dur_ns[b]) / 2
+    return float(np.median(middle))
+
+
 def _by_time(mine: Bounds, ref: Bounds) -> int:
     """The most frequent difference to the index of the nearest begin."""
     middle_mine, middle_ref = mine.t_ns + mine.dur_ns // 2, ref.t_ns + ref.dur_ns // 2

@@ -48,6 +48,7 @@ class Case:
     t_ns: int = 0
 
     def __post_init__(self) -> None:
+        self.window = self.window.complete()
         self.own = own_matrix(self.window)
         self.past = own_matrix(self.before) if self.before is not None and self.before.iters >= MIN_ITERS else None
         if self.past is None:

@@ -215,5 +215,5 @@ def iteration_of(rows: Rows, bounds: Bounds) -> Ints:
         at = np.searchsorted(bounds.t_ns, rows.entry, side="right") - 1
     end = bounds.t_ns + bounds.dur_ns
     follows = np.append(bounds.index[1:] == bounds.index[:-1] + 1, False)
-    inside = (at >= 0) & (follows[at] | (rows.entry <= end[at]))
+    inside = (at >= 0) & (follows[at] | (rows.entry < end[at]))
     return np.where(inside, at, -1)

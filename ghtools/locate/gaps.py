@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from .collect import RECV, SEND, Bounds, Rows
 
 Floats = NDArray[np.float64]
+FIRST = 1 << 40
 JITTER_NS = 20_000  # an end may be noted this much after the host was let go
 
 
 @dataclass
 class Own:
-    """Per iteration of one rank, ns; NaN where nothing is known. `place` is the row of the longest gap, from 0."""
+    """Per iteration of one rank, ns; NaN where nothing is known. `place` is the key of the call before which the
+    longest gap lies, plus FIRST if that is the first call of the iteration."""
 
     own: Floats
     longest: Floats
@@ -55,8 +57,14 @@ def places(rows: Rows, at: NDArray[np.int64], key: NDArray[np.int64]) -> tuple[N
     return code, runs_on
 
 
-def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds, overlapped: NDArray[np.bool_] | None = None) -> Own:
-    """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue.
+def own_time(
+    rows: Rows,
+    at: NDArray[np.int64],
+    bounds: Bounds,
+    key: NDArray[np.int64] | None = None,
+    overlapped: NDArray[np.bool_] | None = None,
+) -> Own:
+    """Own time by iteration. `at` is iteration_of(rows, bounds); rows are in order of issue; `key` is what is called.
 
     `overlapped` rows are known not to hold the host, since elsewhere the same call ran on after the next. An
     iteration with a receive of unknown duration is not known.
@@ -71,8 +79,11 @@ def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds, overlapped: NDAr
     entry, mine = rows.entry[1:], at[1:]
     free = np.where(before_end <= entry, before_end, np.where(end[:-1] <= entry, end[:-1], before_entry))
     gap = np.concatenate(([0], entry - free)).astype(float)
-    # The first row of an iteration whose predecessor is not known begins where the iteration began.
-    known = np.concatenate(([False], (before_at >= 0) & (bounds.index[before_at] + 1 >= bounds.index[mine])))
+    # The gap before the first row of an iteration begins with the row before it, if that is of the iteration before
+    # or, where that one is used up, the call before; else where the iteration began.
+    step = rows.seq[1:] - rows.seq[:-1]
+    follows = np.where(before_at >= 0, bounds.index[before_at] + 1 >= bounds.index[mine], (step == 0) | (step == 1))
+    known = np.concatenate(([False], follows & (rows.dur[:-1] >= 0)))
     first = ~known & (at >= 0)
     gap[first] = rows.entry[first] - bounds.t_ns[at[first]]
     gap = np.maximum(gap, 0.0)
@@ -85,7 +96,8 @@ def own_time(rows: Rows, at: NDArray[np.int64], bounds: Bounds, overlapped: NDAr
     starts = np.flatnonzero(np.concatenate(([True], where[1:] != where[:-1])))
     if len(starts) == len(some):  # iterations do not interleave
         made.longest[where[starts]] = np.maximum.reduceat(gap, starts)
-        number = np.arange(len(where)) - np.repeat(starts, np.diff(np.append(starts, len(where))))
+        number = key[inside].copy() if key is not None else np.zeros(len(where), np.int64)
+        number[starts] += FIRST
         is_longest = gap >= made.longest[where]
         made.place[where[is_longest][::-1]] = number[is_longest][::-1]
     made.own[at[(at >= 0) & (rows.op == RECV) & (rows.dur < 0)]] = np.nan

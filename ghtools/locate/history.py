@@ -28,7 +28,7 @@ class RankIters:
     dur: Floats
     own: Floats
     longest: Floats  # its longest gap without communication
-    place: Ints  # the call before which that gap lies
+    place: Ints  # the key of the call before which that gap lies; see gaps.Own
 
 
 @dataclass
@@ -54,6 +54,18 @@ class Window:
     def iters(self) -> int:
         """Iterations in it."""
         return len(np.unique(self.ranks.it))
+
+    def complete(self, share: float = 0.8) -> Window:
+        """Only iterations that this share of the ranks were seen in; if there are hardly any, all."""
+        it, count = np.unique(self.ranks.it, return_counts=True)
+        most = len(np.unique(self.ranks.rank))
+        keep = it[count >= share * most]
+        if len(keep) < 3 or len(keep) == len(it):
+            return self
+        return Window(
+            take(self.ranks, np.isin(self.ranks.it, keep)), take(self.members, np.isin(self.members.it, keep)),
+            take(self.transfers, np.isin(self.transfers.it, keep)),
+        )  # fmt: skip
 
 
 @dataclass
@@ -112,6 +124,11 @@ def _rows(cls: type[T], tables: Iterable[T], first: int, last: int) -> T:
     for name in names:
         columns[name] = np.concatenate([getattr(part, name)[k] for part, k in zip(parts, keep, strict=True)])
     return cls(**columns)
+
+
+def take(table: T, where: NDArray[np.bool_]) -> T:
+    """Rows of a table."""
+    return type(table)(**{name: getattr(table, name)[where] for name in table.__dataclass_fields__})
 
 
 def matrix(rows: Ints, cols: Ints, values: Floats, n_rows: int, n_cols: int) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 from ghtools.stream.records import Suspect
 
 from .case import MIN_ITERS, Case
+from .gaps import FIRST
 from .groups import COLLECTIVE
 from .lateness import Late, candidates, excess, nanmedian
 from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_inside
@@ -44,7 +45,7 @@ HEADER = ["rank", "own ms", "peers ms", "ratio", "excess", "last to come", "its 
 def judge(case: Case) -> Judgement:
     """All suspects of a window; never empty."""
     made = Judgement([], case.iters)
-    if case.iters < MIN_ITERS or not case.own.own.size:
+    if case.iters < MIN_ITERS or not np.isfinite(case.own.own).any():
         why = f"{case.iters} iterations with data are not enough (at least {MIN_ITERS})"
         made.suspects.append(case.suspect("none", "unknown", "inconclusive", f"cannot tell who is slow: {why}"))
         return made
@@ -133,7 +134,7 @@ def _cause(case: Case, late: Late) -> tuple[str, str]:
     if mine - usual < 0.8 * (late.own_ns - late.peers_ns) or rest_mine > (1 + 0.3 * (late.ratio - 1)) * rest_peers:
         return "compute", ""
     place = _mode(own.place[:, col])
-    if place == 0 or place == _mode(own.place[:, others].ravel()):
+    if place >= FIRST or place == _mode(own.place[:, others].ravel() % FIRST):
         return "input", "only the gap before the first collectives of the iteration grew"
     return "host pause", "only one gap inside the iteration grew"
 

@@ -27,6 +27,7 @@ STEADY = 0.6  # share of the iterations in which at least half the excess is the
 POPULATION_Z = 5.0  # and it must stand out of the spread that peers have anyway
 MATERIAL = 0.02  # waiting in a group under this share of the iteration is no evidence
 CONTRADICTS = 0.5
+SAME_STEP = 1.5
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Own:
     @property
     def iter_ns(self) -> float:
         """Median time of an iteration."""
-        return float(np.nanmedian(self.dur)) if self.dur.size else float("nan")
+        return float(np.nanmedian(self.dur)) if np.isfinite(self.dur).any() else float("nan")
 
 
 @dataclass
@@ -67,15 +68,23 @@ class Late:
 
 
 def own_matrix(window: Window) -> Own:
-    """The rank table of a window as matrices."""
+    """The rank table of a window as matrices.
+
+    Ranks in step take the same time. One that took another has been told another iteration: its values are left out.
+    """
     t = window.ranks
     it, row = np.unique(t.it, return_inverse=True)
     ranks, col = np.unique(t.rank, return_inverse=True)
     shape = (len(it), len(ranks))
-    return Own(
+    made = Own(
         it, ranks, matrix(row, col, t.own, *shape), matrix(row, col, t.dur, *shape),
         matrix(row, col, t.longest, *shape), matrix(row, col, t.place.astype(float), *shape),
     )  # fmt: skip
+    middle = nanmedian(made.dur, axis=1)[:, None]
+    astray = ~((made.dur > middle / SAME_STEP) & (made.dur < middle * SAME_STEP))
+    for values in (made.own, made.dur, made.longest, made.place):
+        values[astray] = np.nan
+    return made
 
 
 def others_low_median(values: Floats) -> Floats:
@@ -151,6 +160,8 @@ def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 
         )
         floor = max(spread, 0.002) if len(cols) >= 6 else 0.002
         # A few iterations tell little of their own noise; that of the peers is the least to reckon with.
+        if not np.isfinite(error[cols]).any():
+            continue
         common = float(np.nanmedian(error[cols] * np.sqrt(np.maximum(n[cols], 1))))
         error[cols] = np.fmax(error[cols], common / np.sqrt(np.maximum(n[cols], 1)))
         peers = nanmedian(others_low_median(own.own[:, cols]))

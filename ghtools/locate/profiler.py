@@ -15,7 +15,7 @@ import numpy as np
 
 from ghtools.stream.records import Calls, Iters
 
-from .align import clock_offsets, offset
+from .align import begins_apart, clock_offsets, offset
 from .collect import RECV, SEND, STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
 from .gaps import own_time, places
 from .groups import MAX_RANK, Groups, Key
@@ -68,6 +68,9 @@ class Profiler:
         self._records = self._look_at = 0
         self._said: dict[int, int] = {}  # number of the newest record of iterations, by rank
         self._shift: dict[int, int] = {}
+        self._ref = -1  # the rank whose numbers all others are brought to
+        self._apart: dict[int, float] = {}  # how far the begins of an iteration are from the reference's, ns
+        self._carry: dict[int, tuple[int, int]] = {}  # by rank: the last row reduced, its call and how long it held
         self._counts: dict[int, deque[int]] = {}
         self._next: int | None = None  # first iteration not reduced yet
         self.timed = False  # durations have been seen
@@ -187,7 +190,7 @@ class Profiler:
             return False
         numbers = np.unique(np.concatenate([bounds[rank].index + self._shift[rank] for rank in known]))
         numbers = numbers[(numbers >= self._next) & (numbers <= last)]
-        seen = {rank: self._see(rank, bounds[rank]) for rank in known}
+        seen = {rank: self._see(rank, bounds[rank], not lag) for rank in known}
         for begin in range(0, len(numbers), MAX_BLOCK):
             self._block(seen, numbers[begin : begin + MAX_BLOCK])
         self._next = last + 1
@@ -199,22 +202,37 @@ class Profiler:
         return True
 
     def _number(self, ranks: list[int], bounds: dict[int, Bounds]) -> None:
-        """What to add to each rank's index."""
-        new = [rank for rank in ranks if rank not in self._shift]
-        if not new:
+        """What to add to each rank's index, checked anew each time: a rank whose period was found late, or found to be
+        another, has counted something else before."""
+        have = [rank for rank in ranks if len(bounds[rank].index)]
+        if not have:
+            for rank in ranks:
+                self._shift.setdefault(rank, 0)
             return
-        ref = next((rank for rank in ranks if rank in self._shift), None)
-        if ref is None:
-            ref = max(ranks, key=lambda rank: (len(bounds[rank].index), -rank))
-            self._shift[ref] = 0
-            if self._next is not None and len(bounds[ref].index) and bounds[ref].index[-1] < self._next:
-                self._shift[ref] = self._next - int(bounds[ref].index[0])  # the whole job began anew
-        for rank in new:
-            if rank != ref:
-                one_clock = self.groups.link((ref, rank)) == "local"
-                self._shift[rank] = offset(bounds[rank], bounds[ref], one_clock) + self._shift[ref]
+        if self._ref not in have or self._ref not in self._shift:
+            known = [rank for rank in have if rank in self._shift]
+            self._ref = known[0] if known else max(have, key=lambda rank: (len(bounds[rank].index), -rank))
+            self._apart = {}
+            if not known:
+                first, last = int(bounds[self._ref].index[0]), int(bounds[self._ref].index[-1])
+                anew = self._next is not None and last < self._next  # the whole job began anew
+                self._shift[self._ref] = (self._next or 0) - first if anew else 0
+        ref = bounds[self._ref]
+        for rank in ranks:
+            if rank == self._ref:
+                continue
+            shift = self._shift.get(rank)
+            relative = 0 if shift is None else shift - self._shift[self._ref]
+            apart = begins_apart(bounds[rank], ref, relative)
+            same = apart is not None and abs(apart - self._apart.get(rank, apart)) < float(np.median(ref.dur_ns)) / 2
+            if shift is None or not (apart is None or same):
+                relative = offset(bounds[rank], ref, self.groups.link((self._ref, rank)) == "local")
+                self._shift[rank] = relative + self._shift[self._ref]
+                apart = begins_apart(bounds[rank], ref, relative)
+            if apart is not None:
+                self._apart[rank] = apart
 
-    def _see(self, rank: int, bounds: Bounds) -> _Seen | None:
+    def _see(self, rank: int, bounds: Bounds, final: bool) -> _Seen | None:
         """One rank's executions and the iterations they belong to; None if it has none that count."""
         buffer = self.buffers[rank]
         if self.timed and not buffer.seen_exec:
@@ -224,7 +242,8 @@ class Profiler:
         count = np.bincount(at[at >= 0], minlength=len(bounds.index))
         usable = (bounds.phase == STEADY) & (count > 0)
         usual = self._counts.setdefault(rank, deque(maxlen=16))
-        usual.extend(count[usable][-16:].tolist())
+        followed = np.append(bounds.index[1:] == bounds.index[:-1] + 1, final)  # what comes last may not be all there
+        usual.extend(count[usable & followed][-16:].tolist())
         if usual:
             usable &= count >= WHOLE * float(np.median(usual))
         return _Seen(rows, at, bounds, usable)
@@ -283,6 +302,7 @@ class Profiler:
             dur[where] = np.where(np.isfinite(wait), wait, -1 if self.timed else 0).astype(np.int64)
             if not self.timed:
                 dur = np.maximum(dur, 0)
+            self._carry[part.rank] = (int(part.rows.seq[-1]), int(dur[-1]))
             part.rows = replace(part.rows, start=np.where(where, part.rows.entry, part.rows.start), dur=dur)
         return [made]
 
@@ -296,6 +316,8 @@ class Profiler:
         chosen = inside.copy()
         chosen[:-1] |= inside[1:]
         rows, inside = seen.rows.take(chosen), inside[chosen]
+        if not inside[0] and rows.dur[0] < 0 and self._carry.get(rank, (-1, 0))[0] == rows.seq[0]:
+            rows.dur[0] = self._carry[rank][1]  # what was found out about it when it was reduced
         at = seen.at[chosen]
         group, key = self._numbers(rank, rows, inside)
         it = np.searchsorted(numbers, number[at])
@@ -339,7 +361,7 @@ class Profiler:
     def _rank_iters(self, part: _Part, overlapped: Any) -> list[Any]:
         """Own time by iteration, as columns of RankIters."""
         bounds = part.bounds
-        own = own_time(part.rows, part.at, bounds, overlapped)
+        own = own_time(part.rows, part.at, bounds, part.key, overlapped)
         mine = np.zeros(len(bounds.index), bool)
         mine[part.at[part.inside]] = True
         keep = mine & np.isfinite(own.own)

@@ -8,8 +8,10 @@ said again only if it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import numpy as np
 
 from ghtools.detect.period import PeriodFinder
 from ghtools.stream.records import FLAG_EXEC, Calls, Change, Comm, Head, Iters, Job, Link, Record, Suspect, columns
@@ -43,8 +45,8 @@ class ProfileStage:
         self.groups = Groups()
         self.profiler = Profiler(self.groups)
         self._layout, self._explain = layout, explain
-        self._finder: PeriodFinder | None = None
-        self._told_iters = False
+        self._finder = None if "gh-period" in head.via else PeriodFinder()
+        self._entries = False
         self._onset: Onset | None = None
         self._onset_t_ns: dict[int, int] = {}  # by rank, -1 = the job
         self._onset_it: int | None = None
@@ -62,14 +64,18 @@ class ProfileStage:
             self._take(record)
         elif isinstance(record, Iters):
             if record.rank >= 0:
-                self._told_iters = True
-                self.profiler.iters(record)
+                if self._finder is not None and not self.profiler.has_iterations:
+                    self._finder = None  # the stream tells them
+                if self._finder is None:
+                    self.profiler.iters(record)
         elif isinstance(record, Comm):
             self.groups.comm(record)
             if self._finder is not None:
-                self._finder.comm(record)
+                self._found(self._finder.comm(record))
         elif isinstance(record, Job):
             self.groups.job(record)
+            if self._finder is not None and all(type(item.get("rank", 0)) is int for item in record.ranks):
+                self._found(self._finder.job(record))
         elif isinstance(record, Change):
             yield from self._change(record)
             return
@@ -88,10 +94,8 @@ class ProfileStage:
             yield from suspects(setting, pairs)
         if self._links and not self._calls:
             return
-        if self._finder is not None and not self._told_iters:
-            for made in self._finder.flush():
-                if isinstance(made, Iters):
-                    self.profiler.iters(made)
+        if self._finder is not None:
+            self._found(self._finder.flush())
         if not self.profiler.has_iterations:
             self.profiler.whole()
         self.profiler.advance(final=True)
@@ -102,15 +106,20 @@ class ProfileStage:
         if len(calls.t_ns):
             self._now_ns = max(self._now_ns, int(calls.t_ns[-1]))
         self.profiler.calls(calls)
-        if self._told_iters:
-            return
         if self._finder is None:
-            self._finder = PeriodFinder()
+            return
         entries = calls.flags & FLAG_EXEC == 0
+        self._entries = self._entries or bool(entries.any())
+        if not self._entries:  # a trace of executions alone
+            entries = ~entries
         if entries.any():
-            for made in self._finder.feed(calls if entries.all() else _some(calls, entries)):
-                if isinstance(made, Iters):
-                    self.profiler.iters(made)
+            self._found(self._finder.feed(_some(calls, entries)))
+
+    def _found(self, made: Iterable[Record]) -> None:
+        """Iterations found on the way."""
+        for record in made:
+            if isinstance(record, Iters):
+                self.profiler.iters(record)
 
     def _change(self, change: Change) -> Iterator[Record]:
         over = change.level == "job" and (
@@ -219,8 +228,9 @@ class ProfileStage:
 
 
 def _some(calls: Calls, where: Any) -> Calls:
-    """Rows of a batch that pass `where`."""
+    """Rows of a batch that pass `where`, as calls."""
     return Calls(
         rank=calls.rank, incarnation=calls.incarnation, lost=calls.lost,
-        **{name: getattr(calls, name)[where] for name in columns(Calls)},
+        **{name: getattr(calls, name)[where] for name in columns(Calls) if name != "flags"},
+        flags=calls.flags[where] & ~np.uint16(FLAG_EXEC),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ghtools.locate.collect import Bounds, Rows, iteration_of
-from ghtools.locate.gaps import own_time, places
+from ghtools.locate.gaps import FIRST, own_time, places
 from ghtools.stream.records import OP_CODE
 
 MS = 1_000_000
@@ -31,7 +31,7 @@ def bounds(*begins: float, first_seq: tuple[int, ...]) -> Bounds:
 
 
 def own(r: Rows, b: Bounds, overlapped: np.ndarray | None = None) -> list[float]:
-    return (own_time(r, iteration_of(r, b), b, overlapped).own / MS).round(3).tolist()
+    return (own_time(r, iteration_of(r, b), b, None, overlapped).own / MS).round(3).tolist()
 
 
 def test_blocking_calls() -> None:
@@ -85,9 +85,11 @@ def test_a_hole_in_the_index_is_not_a_gap() -> None:
 def test_longest_gap_and_its_place() -> None:
     r = rows([(10, 10, 15), (65, 65, 70), (80, 80, 85)])
     b = bounds(0, 90, first_seq=(0,))
-    made = own_time(r, iteration_of(r, b), b)
+    made = own_time(r, iteration_of(r, b), b, np.array([4, 5, 6]))
     assert made.longest.tolist() == [50 * MS]
-    assert made.place.tolist() == [1]
+    assert made.place.tolist() == [5]
+    late_start = rows([(50, 50, 55), (60, 60, 70), (80, 80, 85)])
+    assert own_time(late_start, iteration_of(late_start, b), b, np.array([4, 5, 6])).place.tolist() == [FIRST + 4]
 
 
 def test_nothing_is_known_of_nothing() -> None:

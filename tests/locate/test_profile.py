@@ -141,6 +141,41 @@ def test_a_stated_layout() -> None:
     assert feed(records, parse("tp=2,dp=2,pp=2")).attributed == [("rank", [1], "compute")]
 
 
+@pytest.mark.parametrize("layout", [{"dp": 4}, {"tp": 2, "dp": 4}], ids=str)
+def test_iterations_are_found_on_the_way(layout: dict[str, int]) -> None:
+    """The iterations then begin with a call, and not all ranks need to cut at the same one."""
+
+    def untold(record: Record) -> Record | None:
+        return None if isinstance(record, Iters) else record
+
+    def executions(record: Record) -> Record | None:
+        called = isinstance(record, Calls) and not record.flags[0] & FLAG_EXEC
+        return None if called else untold(record)
+
+    for alter in (untold, executions):
+        made = run(alter, **layout, fault="compute", rank=3, ratio=2.0, iters=60)
+        assert made.attributed == [("rank", [3], "compute")]
+        assert made.said[0].ratio == pytest.approx(2.0, rel=0.15)
+    assert not run(untold, **layout, iters=60).attributed
+
+
+def test_sends_and_receives_without_durations() -> None:
+    """Gloo's are not timed: the times of entry tell who waited, on hosts whose clocks are seconds apart."""
+
+    def untimed(record: Record) -> Record:
+        if isinstance(record, Calls) and len(record.flags) and record.flags[0] & FLAG_EXEC:
+            keep = ~np.isin(record.op, (9, 10))
+            for name in ("t_ns", "op", "dtype", "flags", "peer", "comm", "bytes", "seq", "dur_ns"):
+                setattr(record, name, getattr(record, name)[keep])
+        return record
+
+    layout = {"tp": 2, "dp": 2, "pp": 4, "ranks_per_host": 4, "clock_ms": 3_000.0}
+    made = run(untimed, **layout, fault="compute", rank=9, ratio=1.8)
+    assert made.attributed == [("rank", [9], "compute")]
+    assert made.said[0].ratio == pytest.approx(1.8, rel=0.1)
+    assert not run(untimed, **layout).attributed
+
+
 # -- what is missing -----------------------------------------------------------------------------------
 
 
