@@ -11,6 +11,7 @@
 /* The kernel works on 16 floats at a time whatever the CPU has: GCC and Clang split these vectors as needed. */
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
 typedef float vf_mem __attribute__((vector_size(64), aligned(4), may_alias));
 
 #define WIDE 16
@@ -32,9 +33,9 @@ ALWAYS vf splat(float x) { return x - (vf){0}; }
 /* Natural logarithm of positive normal floats, to 3e-7 or so: m in [sqrt(1/2), sqrt(2)), and log(1 + t) / t
  * by the polynomial of degree 8 that equals it at Chebyshev's points of that interval. */
 ALWAYS vf log_of(vf x) {
-    vi bits = (vi)x;
-    vi e = (bits - 0x3f3504f3) >> 23;
-    vf t = (vf)(bits - (e << 23)) - 1.0f;
+    vu bits = (vu)x; /* unsigned, so that a damaged state cannot overflow */
+    vi e = (vi)(bits - 0x3f3504f3u) >> 23;
+    vf t = (vf)(bits - ((vu)e << 23)) - 1.0f;
     vf p = splat(0.0853331309f);
     p = p * t - 0.142692582f;
     p = p * t + 0.149774013f;
@@ -58,7 +59,7 @@ ALWAYS vf exp_of(vf x) {
     p = 0.16666667f + f * p;
     p = 0.5f + f * p;
     p = 1.0f + f * (1.0f + f * p);
-    vi scale = (__builtin_convertvector(n, vi) + 127) << 23;
+    vu scale = ((vu)__builtin_convertvector(n, vi) + 127u) << 23;
     return p * (vf)scale;
 }
 

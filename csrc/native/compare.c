@@ -75,10 +75,16 @@ static double rank_z(const float *b, int64_t nb, const float *a, int64_t na) {
     return variance > 0 ? 0.5 * sign / sqrt(variance) : 0;
 }
 
-/* 0, or -1 if a sample is empty or too long. */
+/* 0, or -1 if a sample is empty, too long or holds what is no number. */
 int gh_compare(const float *before, int64_t nb, const float *after, int64_t na, struct gh_compared *out) {
     if (nb < 1 || na < 1 || nb > MOST || na > MOST)
         return -1;
+    for (int64_t i = 0; i < nb; i++)
+        if (!isfinite(before[i]))
+            return -1;
+    for (int64_t i = 0; i < na; i++)
+        if (!isfinite(after[i]))
+            return -1;
     float b[MOST], a[MOST];
     memcpy(b, before, (size_t)nb * sizeof *b);
     memcpy(a, after, (size_t)na * sizeof *a);

@@ -179,6 +179,8 @@ void gh_series_replay(const struct gh_bocd_model *model, struct gh_series *s, in
 int gh_series_sound(const struct gh_series *s) {
     int ok = s->count >= 0 && s->count < (int64_t)1 << 62 && s->n_filter >= 0 && s->n_filter <= 2 && s->back_run >= 0 && s->bocd.head >= 0
              && s->bocd.head < GH_YOUNG && s->bocd.keeper >= 0 && s->bocd.keeper < GH_OLD;
+    for (int i = 0; i < GH_KEPT; i++)
+        ok &= isfinite(s->y[i]) != 0;
     for (int i = 0; i < GH_OLD; i++)
         ok &= s->bocd.old_n[i] >= GH_YOUNG && s->bocd.old_n[i] <= GH_MEMORY;
     return ok;

@@ -11,7 +11,7 @@ import typer
 
 from ghtools.stream.errors import Exit, GhError
 
-from ._cli import Files, Keep, Quiet, Verbose, Voice, command, run_filter
+from ._cli import Files, Keep, Page, Quiet, Verbose, Voice, command, run_filter
 
 if TYPE_CHECKING:
     from ghtools.detect.detector import Detector
@@ -19,7 +19,35 @@ if TYPE_CHECKING:
 SAVE_EVERY_S = 10.0
 
 
-@command("gh-bocd")
+PAGE = Page(
+    reads="iters calls",
+    writes="change",
+    examples="""
+Live, on a running job:
+
+    gh-trace | gh-bocd | gh-alert
+
+On made data, with one planted episode:
+""",
+    overhead="""
+About 100 ns an iteration of one rank for the posterior, in constant memory (some kilobytes a rank); `make bench`
+prints samples a second for 1 to 16,384 ranks beside a library from PyPI.
+""",
+    caveats="""
+A change is suspected two or three iterations after it and confirmed five at the earliest where noise is ordinary; more
+noise takes more iterations. What lasts less than three iterations is never an episode.
+
+The level learnt first is taken for the healthy one: a job that was slow from its first iteration on is not seen to be.
+Times of iterations in phase outlier, gap, warmup and restart are not used. A loss of less than --min-change-pct is
+reported, late, as drift when it lasts.
+
+`--state` is refused when it was made with other options.
+""",
+    see="gh-period gh-alert gh-score gh-plot",
+)
+
+
+@command("gh-bocd", PAGE)
 def main(
     files: Files = None,
     min_change_pct: Annotated[

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ghtools.stream.errors import InputError
 from ghtools.stream.records import Change
@@ -58,7 +60,7 @@ def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> Non
             memory.pending = _plain(Pending, item["pending"]) if item["pending"] else None
             memory.episode = _plain(Episode, item["episode"]) if item["episode"] else None
             for name in SAMPLES:
-                setattr(memory, name, np.array([float(v) for v in item[name]][:256], np.float32))
+                setattr(memory, name, _sample(item[name]))
             detector.watches[rank] = Watch(rank, detector.model, detector.settings, detector.explain, blob, memory)
         con, saved = detector.consensus, meta["consensus"]
         con.seen = {_whole(rank): _plain(Seen, item) for rank, item in saved["seen"]}
@@ -90,6 +92,13 @@ def _whole(value: object) -> int:
     return value
 
 
+def _sample(values: Any) -> NDArray[np.float32]:
+    sample = np.array([float(v) for v in values][:256], np.float32)
+    if not np.isfinite(sample).all():
+        raise ValueError("a sample holds what is no number")
+    return sample
+
+
 def _plain(cls: type[T], item: Any) -> T:
     """A dataclass whose fields are numbers, words and flags (others are left at their defaults)."""
     values = {}
@@ -100,6 +109,8 @@ def _plain(cls: type[T], item: Any) -> T:
         value = item[f.name]
         if not isinstance(value, want) or (isinstance(value, bool) and bool not in want):
             raise ValueError(f"{f.name} is {type(value).__name__}")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{f.name} is no number")
         values[f.name] = value
     return cls(**values)
 

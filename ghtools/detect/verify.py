@@ -58,11 +58,11 @@ lib.gh_compare.argtypes = (c.c_void_p, c.c_int64, c.c_void_p, c.c_int64, c.c_voi
 
 
 def compare(before: Floats, after: Floats) -> Compared:
-    """Medians, scales, autocorrelation and rank test of two samples of 1 to 256 log durations."""
+    """Medians, scales, autocorrelation and rank test of two samples of 1 to 256 finite log durations."""
     out = Compared()
     before, after = np.ascontiguousarray(before, np.float32), np.ascontiguousarray(after, np.float32)
     if lib.gh_compare(before.ctypes.data, len(before), after.ctypes.data, len(after), c.byref(out)):
-        raise ValueError("a sample must hold 1 to 256 values")
+        raise ValueError("a sample must hold 1 to 256 finite values")
     return out
 
 

@@ -39,6 +39,14 @@ def test_samples_of_the_wrong_size_are_refused(sizes: tuple[int, int]) -> None:
         compare(np.zeros(sizes[0], np.float32), np.zeros(sizes[1], np.float32))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        compare(np.array([1, value, 2], np.float32), np.ones(5, np.float32))
+    with pytest.raises(ValueError, match="finite"):
+        compare(np.ones(5, np.float32), np.array([value], np.float32))
+
+
 def noise(n: int, level: float = 20.0, cv: float = 0.02, seed: int = 0) -> np.ndarray:
     return (level + cv * np.random.default_rng(seed).standard_normal(n)).astype(np.float32)
 
