@@ -78,14 +78,21 @@ def empty() -> Columns:
     return Columns(*(np.empty(0, k) for k in kinds))
 
 
-def columns_of(calls: Calls, last: tuple[int, int], sizeless: U64) -> tuple[Columns, tuple[int, int]]:
+def executed(calls: Calls) -> NDArray[np.bool_]:
+    """Which records of a batch are executions, not calls."""
+    return np.asarray((calls.flags & np.uint16(FLAG_EXEC)) != 0)
+
+
+def columns_of(
+    calls: Calls, last: tuple[int, int], sizeless: U64, executions: bool = False
+) -> tuple[Columns, tuple[int, int]]:
     """Symbols of a batch, and (seq of its last call, execution records after it) for the next one.
 
     `last` is what this returned for the batch before, (-1, 0) at first. Sizes of families in `sizeless` are
     left out of the hash. A jump of seq, or `lost` of the batch, marks the call after it as broken; execution
-    records are no calls, and may or may not have taken numbers of their own.
+    records are no calls, and may or may not have taken numbers of their own; with `executions` they stand for them.
     """
-    run = (calls.flags & np.uint16(FLAG_EXEC)) != 0
+    run = executed(calls) & (not executions)
     where: Any = slice(None)
     seq = np.asarray(calls.seq, np.int64)
     if run.any():

@@ -19,11 +19,23 @@ from ghtools.detect.period_marker import Marker
 from ghtools.detect.period_pattern import SHORT, Pattern, pattern_of, reduces_much
 from ghtools.detect.period_ranks import by_ranks
 from ghtools.detect.period_rows import Numbering, Pieces
-from ghtools.detect.period_symbols import I64, U64, Columns, columns_of, describe, empty, join, resize, varied_families
-from ghtools.stream.records import FLAG_EXEC, Calls, Iters, Period
+from ghtools.detect.period_symbols import (
+    I64,
+    U64,
+    Columns,
+    columns_of,
+    describe,
+    empty,
+    executed,
+    join,
+    resize,
+    varied_families,
+)
+from ghtools.stream.records import Calls, Iters, Period
 
 BUFFER_CALLS = 1 << 18  # calls kept while searching: 8 iterations of 32,768 calls
 CHUNK_CALLS = 1 << 13  # of a large batch taken at a time: its columns stay in the cache
+HELD_CALLS = 256  # executions without a call before them that are then taken for calls
 GROWTH = 1.25  # of the buffer between two attempts
 FIRST_LOOK, STRIDE = 512, 2  # calls looked at first in a large batch, and how many times more at each next look
 LATE_CALLS, LATE_NS = 64, 600_000_000_000  # so many calls over so long a time without a pattern: it is said
@@ -69,6 +81,8 @@ class Tracker:
         self._context = np.empty(0, np.uint64)  # hashes of the calls before the buffer
         self._aligned = False  # the buffer begins where an iteration does
         self._sizeless = np.empty(0, np.uint64)
+        self._held: list[Calls] = []  # executions, while it is not known whether there are calls
+        self._calls_seen = self._executions = False
         self._skip = 0  # cuts before the first that begins an iteration
         self._led = False
         self._said_unknown = False
@@ -81,12 +95,33 @@ class Tracker:
             out += self.flush()
             self.numbering.restart(calls.incarnation)
             self._begin()
+        if not len(calls.t_ns):
+            return out
+        plain = not executed(calls).all()
+        if plain and self._executions:  # executions stood for calls, and now there are calls
+            out += self.flush()
+            self._begin()
+        if plain or self._calls_seen:
+            self._held, self._calls_seen = [], True
+            return out + self._feed(calls)
+        self._held.append(calls)
+        if self._executions or sum(len(b.t_ns) for b in self._held) >= HELD_CALLS:
+            out += self._release()
+        return out
+
+    def _release(self) -> Out:
+        """Take executions for calls: a trace of a device, or a library, shows nothing else."""
+        held, self._held, self._executions = self._held, [], True
+        return [made for batch in held for made in self._feed(batch)]
+
+    def _feed(self, calls: Calls) -> Out:
+        out: Out = []
         first = self._last[0] < 0
-        c, self._last = columns_of(calls, self._last, self._sizeless)
+        c, self._last = columns_of(calls, self._last, self._sizeless, self._executions)
         if not len(c):
             return out
         if self.marker is not None:
-            call = (calls.flags & np.uint16(FLAG_EXEC)) == 0
+            call = ~executed(calls) | self._executions
             c.h[self.marker.matches(calls, self.names)[call]] = MARKED.token
         if first:
             self.numbering.from_start = int(c.seq[0]) == 0
@@ -100,7 +135,8 @@ class Tracker:
 
     def flush(self) -> Out:
         """What is still owed when no more calls will come."""
-        return self._work(final=True) if self._n else []
+        out = self._release() if self._held else []
+        return out + (self._work(final=True) if self._n else [])
 
     def follow(self) -> None:
         """Forget the pattern; other ranks tell what an iteration is (`bounds`)."""

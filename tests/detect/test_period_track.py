@@ -253,3 +253,19 @@ def test_a_job_without_a_pattern_is_said_to_be_unknown_while_it_runs() -> None:
     batch.bytes = rng.integers(1, 4000, 300)
     said = [rec.state for rec in PeriodFinder().feed(batch)]  # type: ignore[union-attr]
     assert said == ["unknown"]
+
+
+def test_a_trace_of_executions_alone_has_iterations_too() -> None:
+    stream = made(DDP, 60)
+    stream.calls.flags = np.full(len(stream.calls.seq), FLAG_EXEC, "<u2")
+    it = joined(run(PeriodFinder(), stream.batches(5))[0])
+    assert len(it.seq) == 59
+    assert set(it.calls) == {stream.n_calls}
+
+
+def test_calls_after_executions_are_what_counts() -> None:
+    first, second = made(DDP, 80), made(FSDP, 40)
+    first.calls.flags = np.full(len(first.calls.seq), FLAG_EXEC, "<u2")
+    after(first.calls, second.calls)
+    periods = run(PeriodFinder(), [*first.batches(50), *second.batches(50)])[1]
+    assert [p.calls for p in periods if p.rank == 0] == [first.n_calls, second.n_calls]
