@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy of gh-profile over injected episodes in simulation, as Markdown.
 
-    python tests/bench/profile_table.py [--episodes N] [--first SEED] [--max-ranks N] [--verbose]
+    python tests/bench/profile_table.py [--episodes N] [--first SEED] [--max-ranks N] [--results FILE] [--verbose]
 
 Each episode is one seeded synthetic job (ghtools.source.synth_profile): a layout of 8 to 1,024 ranks, a fault or none,
 noise, steady differences between ranks, hosts with clocks of their own. Three modes in turn: durations all the time
@@ -16,9 +16,12 @@ inconclusive  the planted part is not attributed, and nothing else is
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -154,52 +157,70 @@ def judged(spec: ProfileSpec, said: list[Suspect]) -> str:
     return "right" if all(part in named for part in parts) else "inconclusive"
 
 
-def main() -> None:
-    """Run the episodes and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--episodes", type=int, default=220)
-    parser.add_argument("--first", type=int, default=10_000)
-    parser.add_argument("--max-ranks", type=int, default=1024)
-    parser.add_argument("--verbose", action="store_true")
-    options = parser.parse_args()
+def episode(seed: int, max_ranks: int, verbose: bool) -> dict[str, Any] | None:
+    """Run one episode; None if its fault is too small to have an onset."""
+    spec, mode = make(seed, max_ranks)
+    if wanted(spec) and effect(spec) < LEAST_EFFECT:
+        return None
+    said, delay = run(spec, mode)
+    verdict = judged(spec, said)
+    if verbose and verdict != "right":
+        print(f"seed {seed} {verdict}: {spec.fault} x{spec.ratio:.2f} rank {spec.rank} tp{spec.tp} dp{spec.dp} "
+              f"pp{spec.pp} micro {spec.micro}, {mode}")  # fmt: skip
+        for s in said:
+            print(f"    {s.verdict} {s.what} {s.ranks[:6]} {s.cause}: {s.text[:230]}", flush=True)
+    counted = delay is not None and wanted(spec) and spec.at > 0
+    return {
+        "seed": seed, "fault": spec.fault, "mode": mode, "ranks": spec.ranks, "verdict": verdict,
+        "delay": delay if counted else None,
+    }  # fmt: skip
+
+
+def show(episodes: list[dict[str, Any]], left_out: int) -> None:
+    """Print the table."""
     rows: dict[str, Row] = {}
-    sizes: list[int] = []
-    began, seed, skipped = time.perf_counter(), options.first, 0
-    while len(sizes) < options.episodes:
-        spec, mode = make(seed, options.max_ranks)
-        seed += 1
-        if wanted(spec) and effect(spec) < LEAST_EFFECT:
-            skipped += 1
-            continue
-        said, delay = run(spec, mode)
-        verdict = judged(spec, said)
-        sizes.append(spec.ranks)
-        for key in (spec.fault, f"mode: {mode}", "all"):
+    for one in episodes:
+        for key in (one["fault"], f"mode: {one['mode']}", "all"):
             row = rows.setdefault(key, Row())
             row.n += 1
-            row.right += verdict == "right"
-            row.wrong += verdict == "wrong"
-            if delay is not None and wanted(spec) and spec.at:
-                row.delays.append(delay)
-        if options.verbose and verdict != "right":
-            print(f"seed {seed - 1} {verdict}: {spec.fault} x{spec.ratio:.2f} rank {spec.rank} tp{spec.tp} dp{spec.dp} "
-                  f"pp{spec.pp} micro {spec.micro}, {mode}")  # fmt: skip
-            for s in said:
-                print(f"    {s.verdict} {s.what} {s.ranks[:6]} {s.cause}: {s.text[:230]}")
-    order = [*dict.fromkeys(FAULTS), *(f"mode: {mode}" for mode in MODES), "all"]
-    print(f"{len(sizes)} episodes, {min(sizes)} to {max(sizes)} ranks, seeds {options.first} to {seed - 1}, "
-          f"{skipped} left out since the fault changed the iteration by under 10 %; "
-          f"{time.perf_counter() - began:.0f} s\n")  # fmt: skip
-    print(
-        "| planted | episodes | right part named | wrong part named | inconclusive | iterations to name, median / most |"
-    )
+            row.right += one["verdict"] == "right"
+            row.wrong += one["verdict"] == "wrong"
+            if one["delay"] is not None:
+                row.delays.append(one["delay"])
+    sizes, seeds = [one["ranks"] for one in episodes], [one["seed"] for one in episodes]
+    print(f"{len(episodes)} episodes, {min(sizes)} to {max(sizes)} ranks, seeds {min(seeds)} to {max(seeds)};")
+    print(f"{left_out} more left out since the fault changed the iteration by under 10 %\n")
+    print("| planted | episodes | right part named | wrong part named | inconclusive | iterations to name, median / most |")  # fmt: skip  # noqa: E501
     print("|---|---|---|---|---|---|")
-    for key in order:
+    for key in [*dict.fromkeys(FAULTS), *(f"mode: {mode}" for mode in MODES), "all"]:
         if key not in rows:
             continue
         row = rows[key]
         delays = f"{np.median(row.delays):.0f} / {max(row.delays)}" if row.delays else "-"
         print(f"| {key} | {row.n} | {row.right} | {row.wrong} | {row.n - row.right - row.wrong} | {delays} |")
+
+
+def main() -> None:
+    """Run the episodes and print the table; with --results in pieces that add to a file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--episodes", type=int, default=220)
+    parser.add_argument("--first", type=int, default=10_000)
+    parser.add_argument("--max-ranks", type=int, default=1024)
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long; go on with the same --results")
+    parser.add_argument("--results", type=Path, help="JSON lines, one an episode; those in it are not run again")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    lines = options.results.read_text().splitlines() if options.results and options.results.exists() else []
+    done = [json.loads(line) for line in lines]
+    began, seed = time.perf_counter(), options.first + len(done)
+    while sum("verdict" in one for one in done) < options.episodes and time.perf_counter() - began < options.seconds:
+        done.append(episode(seed, options.max_ranks, options.verbose) or {"seed": seed})
+        seed += 1
+        if options.results:
+            with options.results.open("a") as file:
+                file.write(json.dumps(done[-1]) + "\n")
+    judged_ones = [one for one in done if "verdict" in one]
+    show(judged_ones, len(done) - len(judged_ones))
 
 
 if __name__ == "__main__":
