@@ -10,10 +10,31 @@ import typer
 
 from ghtools.stream.errors import Exit
 
-from ._cli import Files, Input, Keep, Verbose, Voice, command, output
+from ._cli import Files, Input, Keep, Page, Verbose, Voice, command, output
 
 
-@command("gh-alert")
+PAGE = Page(
+    reads="change",
+    writes="alert",
+    exits="0 1 2 3",
+    examples="""
+Beside a job, for Prometheus' node exporter and a chat:
+
+    gh-trace | gh-bocd | gh-alert --prom /var/lib/node_exporter/gh.prom --webhook https://chat.example/hook
+
+On made data:
+""",
+    caveats="""
+A webhook is posted by a thread of its own with time-outs and retries; when its queue is full, alerts are dropped and
+counted, and the stream goes on. The Prometheus file is written at most every 30 s, whole or not at all.
+
+If the input was cut, that comes first: the exit code is 3 even when something is still slow.
+""",
+    see="gh-bocd gh-run",
+)
+
+
+@command("gh-alert", PAGE)
 def main(
     files: Files = None,
     json: Annotated[bool, typer.Option("--json", help="Write JSON lines of alerts, and nothing else.")] = False,

@@ -10,7 +10,7 @@ import typer
 
 from ghtools.stream.errors import Exit
 
-from ._cli import Files, Keep, Quiet, Verbose, Voice, command, run_filter
+from ._cli import Files, Keep, Page, Quiet, Verbose, Voice, command, run_filter
 
 if TYPE_CHECKING:
     from ghtools.detect.period import PeriodFinder
@@ -50,7 +50,33 @@ class PeriodStage:
                         self._say(line)
 
 
-@command("gh-period")
+PAGE = Page(
+    reads="calls",
+    writes="iters period",
+    examples="""
+Live, on a running job, with the reasons:
+
+    gh-trace | gh-period --explain | gh-show
+
+On made data:
+""",
+    overhead="""
+Millions of calls a second on one core (`make bench` prints it), in bounded memory a rank. A live iteration is written
+one iteration late: when the call that begins the next one arrives.
+""",
+    caveats="""
+Some streams do not tell what an iteration is: layers that all communicate alike, or micro-batches that do, look like
+iterations. Then pauses of the host and the other ranks decide, and where they do not, the answer is unknown; `--marker`
+names the call that begins an iteration.
+
+Durations are differences of the times at which the host entered a call. On a GPU the host may run ahead by some
+iterations; over many iterations the mean is right.
+""",
+    see="gh-trace gh-bocd",
+)
+
+
+@command("gh-period", PAGE)
 def main(
     files: Files = None,
     method: Annotated[

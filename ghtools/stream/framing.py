@@ -68,7 +68,7 @@ _SCHEMAS = {cls.kind: _schema(cls) for cls in KINDS.values()}
 def decode(item: object) -> Record:
     """One unpacked map to its record; ValueError says what is wrong with it."""
     if not isinstance(item, dict):
-        raise ValueError(f"a {type(item).__name__} where a map should be (is this a ghtools stream?)")
+        raise ValueError(f"{type(item).__name__} where a map should be (is this a ghtools stream?)")
     kind = item.pop("kind", None)
     if not isinstance(kind, str):
         raise ValueError("a map without a kind")
