@@ -207,7 +207,7 @@ static struct gh_mass step_plain(const struct gh_bocd_model *model, struct gh_bo
     return step(model, state, x);
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(GH_PLAIN)
 __attribute__((target("avx2,fma"))) static struct gh_mass
 step_avx2(const struct gh_bocd_model *model, struct gh_bocd *state, float x) {
     return step(model, state, x);
@@ -220,7 +220,7 @@ step_avx512(const struct gh_bocd_model *model, struct gh_bocd *state, float x) {
 #endif
 
 gh_bocd_step_fn *gh_bocd_best(void) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(GH_PLAIN)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
         && __builtin_cpu_supports("avx512bw"))
