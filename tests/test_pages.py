@@ -25,7 +25,10 @@ def test_man_reads_the_page_without_a_warning(path: Path) -> None:
     if not shutil.which("man"):
         pytest.skip("man is not installed")
     done = subprocess.run(
-        ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(path)], capture_output=True, text=True, timeout=60
+        ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0
     assert done.stderr == ""

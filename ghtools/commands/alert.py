@@ -12,7 +12,6 @@ from ghtools.stream.errors import Exit
 
 from ._cli import Files, Input, Keep, Page, Verbose, Voice, command, output
 
-
 PAGE = Page(
     reads="change",
     writes="alert",

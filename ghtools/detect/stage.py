@@ -30,6 +30,8 @@ class BocdStage:
     def feed(self, record: Record) -> Iterator[Record]:
         """Changes that follow from one record, each as soon as it is known."""
         if isinstance(record, Iters):
+            # Iterations that the source itself tells (a trace's step marks) are better than what calls let us guess.
+            self._finds, self._finder = False, None
             yield from self._iters(record)
         elif isinstance(record, Calls) and self._finds:
             for made in self._find().feed(record):

@@ -150,3 +150,17 @@ def test_a_change_leaves_at_once(clean_env: dict[str, str]) -> None:
 def test_the_same_input_gives_the_same_bytes(clean_env: dict[str, str]) -> None:
     data = stream(*job_of(3, (120, 200, 1.5), (230, 233, 2.0)))
     assert run(data, clean_env).stdout == run(data, clean_env).stdout
+
+
+def test_explicit_iterations_end_the_search_for_them_in_calls() -> None:
+    from ghtools.detect.detector import Detector
+    from ghtools.detect.stage import BocdStage
+    from ghtools.stream.records import Calls, Head, Iters
+
+    stage = BocdStage(Head(), Detector())
+    list(stage.feed(Calls(rank=0)))
+    assert stage._finder is not None
+    list(stage.feed(Iters(rank=0)))
+    assert stage._finder is None
+    list(stage.feed(Calls(rank=0)))
+    assert stage._finder is None
