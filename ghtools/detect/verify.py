@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ FAST_LOG, FAST_NS = log(1.5), 2e9
 # n of them by chance have a probability near q^n. It stands in for the rank test where some values before
 # are as large (restart spikes, checkpoints), which costs the rank test more than it should.
 NOISE_FACTOR, NOISE_FREE = 3.0, 0.02
+# A host that noisy has bursts of some seconds, which are no episodes: a change must last as long, or 10 iterations.
+NOISY, NOISY_NS, N_NOISY = 0.05, 3e9, 10
 APART, APART_LOG = 18.0, log(1.25)
 SE_MEDIAN = 1.2533  # standard error of a median of n normal values: this, times sigma / sqrt(n)
 
@@ -130,6 +132,8 @@ def judge(
     size = abs(d)
     if not steady:
         min_log = max(min_log, NOISE_FACTOR * (found.scale_before - NOISE_FREE))
+        if found.scale_before > NOISY:
+            n_confirm = max(n_confirm, min(N_NOISY, ceil(NOISY_NS / exp(min(found.median_after, 40.0)))))
     if nb < 20:
         min_log, n_confirm = 1.5 * min_log, n_confirm + 2
     z_min = 4.0 if nb >= 60 else 3.6 if nb >= 30 else 3.3 if nb >= 20 else 3.0
