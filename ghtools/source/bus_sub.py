@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ghtools.stream.bus_link import Backoff, BusUrl, bus_errors, connect, lasting, why
+from ghtools.stream.bus_link import Backoff, BusUrl, bus_errors, connect, entries_of, lasting, why
 from ghtools.stream.errors import GhError, MissingError
 from ghtools.stream.records import Record
 
@@ -60,7 +60,7 @@ class Subscriber:
                 yield []
                 sleep(self._backoff.pause_s())
                 continue
-            entries = _entries(reply)
+            entries = entries_of(reply)
             if not entries:
                 yield []
             for id_, fields in entries:
@@ -106,16 +106,6 @@ class Subscriber:
         if self._away_since is None:
             self._away_since = time.monotonic()
             self._say(f"{self._url.label} is away: {why(error)}; trying again")
-
-
-def _entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """The entries of one stream in an answer to XREAD (a list under RESP2, a map under RESP3)."""
-    if not reply:
-        return []
-    found = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
-    if found and isinstance(found[0], list):  # RESP3 nests once more
-        found = [entry for part in found for entry in part]
-    return list(found)
 
 
 def _id(text: str) -> tuple[int, int]:

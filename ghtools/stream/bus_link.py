@@ -186,3 +186,13 @@ class Backoff:
         """How long to wait now."""
         now, self._next = self._next, min(self._most, self._next * 2)
         return self._rng.uniform(0.5, 1.0) * now
+
+
+def entries_of(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """The entries of one stream in an answer to XREAD (a list under RESP2, a map under RESP3)."""
+    if not reply:
+        return []
+    found = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
+    if found and isinstance(found[0], list):  # RESP3 nests once more
+        found = [entry for part in found for entry in part]
+    return list(found)
