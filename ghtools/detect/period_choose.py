@@ -299,7 +299,7 @@ def _with_pauses(c: Columns, level: Level, facts: _Facts, at: I64, final: bool) 
     found = pause.repeats(c, level, at, COUNTS)
     if found is None or found.excess < (PAUSE_LEAST if own else PAUSE_FOUND):
         if not facts.reduces and level.calls < 2 * facts.kinds:
-            state = "wait" if level.count < POOR_REPEATS and not final else "unknown"
+            state = "wait" if level.count < 8 * POOR_REPEATS and not final else "unknown"
             return Choice(state, level=level, why="it reduces nothing and has no pause: it may be one micro-batch")
         return out
     if own and facts.weak:

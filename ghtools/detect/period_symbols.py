@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ghtools.job.native import lib
-from ghtools.stream.records import FLAG_EXEC, OP_CODE, OPS, Calls
+from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, OP_CODE, OPS, Calls
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
@@ -27,6 +27,7 @@ lib.gh_period_symbols.restype = None
 
 REDUCING = frozenset(OP_CODE[o] for o in ("all_reduce", "reduce_scatter", "reduce"))
 SCALAR_BYTES = 128  # at most 16 numbers: a loss, a norm, a flag
+UNKNOWN_BYTES = 1 << 50  # stands for a size that could not be read: taken for large
 VARIED_SHARE = 0.3  # a family with more of its calls in sizes seen once or twice has no size
 
 
@@ -110,6 +111,9 @@ def columns_of(
     else:
         last = last[0], last[1] + behind
     op, comm, size = calls.op[where], calls.comm[where], calls.bytes[where]
+    unknown = (calls.flags[where] & np.uint16(FLAG_BYTES_UNKNOWN)) != 0
+    if unknown.any():
+        size = np.where(unknown, UNKNOWN_BYTES, size)
     family, h = symbols(op, calls.dtype[where], calls.peer[where], comm, size)
     c = Columns(np.asarray(calls.t_ns, np.int64)[where], seq, family, h, op, comm, size, broken)
     if len(sizeless):
@@ -175,5 +179,6 @@ def describe(c: Columns, i: int, names: dict[int, str]) -> str:
     """Call i for people: `all_reduce of 26.2 MB on dp`."""
     comm, code = int(c.comm[i]), int(c.op[i])
     op = OPS[code] if code < len(OPS) else f"op{code}"  # of a newer version
-    size = "" if op == "barrier" else f" of {human_bytes(int(c.bytes[i]))}"
+    plain = op == "barrier" or c.bytes[i] == UNKNOWN_BYTES
+    size = "" if plain else f" of {human_bytes(int(c.bytes[i]))}"
     return f"{op}{size} on {names.get(comm) or f'communicator {comm:x}'[:20]}"
