@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,3 +108,19 @@ def test_an_iteration_comes_out_before_the_stream_ends() -> None:
     proc.stdout.close()
     proc.wait(30)
     assert got >= 55
+
+
+@pytest.mark.public_data
+@pytest.mark.parametrize(("trace", "ranks", "iteration_s"), [("AR", 16, 46.34), ("ST", 8, 2.2)])
+def test_real_pipelines_from_their_traces(public_data: Path, trace: str, ranks: int, iteration_s: float) -> None:
+    """Traces of operations of a 64-GPU and an 8-GPU job; the first one's authors name its iteration time."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    file = public_data / "what-if" / f"trace-{trace}.parquet"
+    imported = [sys.executable, "-c", "from ghtools.commands.import_ import main; main()", "what-if", str(file)]
+    calls = subprocess.run(imported, capture_output=True, timeout=120, check=True).stdout
+    done = subprocess.run(PERIOD, input=calls, capture_output=True, timeout=120, check=True)
+    out = list(read_records(io.BufferedReader(io.BytesIO(done.stdout))))  # type: ignore[arg-type]
+    said = [p for p in out if isinstance(p, Period) and p.state == "found"]
+    assert len({p.rank for p in said} - {-1}) == ranks
+    (job,) = [p for p in said if p.rank == -1]
+    assert job.dur_ns / 1e9 == pytest.approx(iteration_s, rel=0.01)
