@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes as c
 from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ghtools.stream.errors import InputError
 from ghtools.stream.records import Change
@@ -16,9 +16,10 @@ from ghtools.stream.records import Change
 from .consensus import Event, Seen
 from .detector import Detector
 from .memory import Episode, Memory, Pending
+from .series import KEPT, State
 from .watch import Watch
 
-MAGIC = "ghtools-bocd-state-1"
+MAGIC = "ghtools-bocd-state-2"
 SAMPLES = ("base", "anchor", "prior")
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ def dump(detector: Detector) -> tuple[dict[str, Any], list[bytes]]:
             "left": sorted(con.left),
         },
     }
-    return meta, [w.series.to_bytes() for w in watches]
+    return meta, [_blob(w) for w in watches]
 
 
 def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> None:
@@ -57,11 +58,17 @@ def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> Non
         for item, blob in zip(meta["watches"], blobs, strict=True):
             rank = _whole(item.pop("rank"))
             memory = _plain(Memory, item)
+            hot, samples = blob[: c.sizeof(State)], np.frombuffer(blob[c.sizeof(State) :], "<f4")
+            if not np.isfinite(samples).all() or sum(map(_whole, item["sizes"])) != len(samples):
+                raise ValueError("the samples of a rank are damaged")
+            for name, size in zip(SAMPLES, item["sizes"], strict=True):
+                if not 0 <= size <= KEPT:
+                    raise ValueError(f"a sample of {size}")
+                setattr(memory, name, samples[:size].copy())
+                samples = samples[size:]
             memory.pending = _plain(Pending, item["pending"]) if item["pending"] else None
             memory.episode = _plain(Episode, item["episode"]) if item["episode"] else None
-            for name in SAMPLES:
-                setattr(memory, name, _sample(item[name]))
-            detector.watches[rank] = Watch(rank, detector.model, detector.settings, detector.explain, blob, memory)
+            detector.watches[rank] = Watch(rank, detector.model, detector.settings, detector.explain, hot, memory)
         con, saved = detector.consensus, meta["consensus"]
         con.seen = {_whole(rank): _plain(Seen, item) for rank, item in saved["seen"]}
         con.listed = {_whole(rank): str(state) for rank, state in saved["listed"]}
@@ -75,10 +82,15 @@ def restore(detector: Detector, meta: dict[str, Any], blobs: list[bytes]) -> Non
 
 
 def _memory(memory: Memory) -> dict[str, Any]:
-    item = asdict(memory)
-    for name in SAMPLES:
-        item[name] = [float(v) for v in item[name]]
-    return item
+    """The plain values; the samples go with the hot state's bytes, as there may be thousands of ranks."""
+    item: dict[str, Any] = {f.name: getattr(memory, f.name) for f in fields(memory) if f.name not in SAMPLES}
+    for name in ("pending", "episode"):
+        item[name] = asdict(item[name]) if item[name] is not None else None
+    return {**item, "sizes": [len(getattr(memory, name)) for name in SAMPLES]}
+
+
+def _blob(watch: Watch) -> bytes:
+    return watch.series.to_bytes() + b"".join(getattr(watch.memory, name).tobytes() for name in SAMPLES)
 
 
 def _settings(detector: Detector) -> dict[str, Any]:
@@ -90,13 +102,6 @@ def _whole(value: object) -> int:
     if type(value) is not int:
         raise ValueError(f"{value!r:.40} is not a whole number")
     return value
-
-
-def _sample(values: Any) -> NDArray[np.float32]:
-    sample = np.array([float(v) for v in values][:256], np.float32)
-    if not np.isfinite(sample).all():
-        raise ValueError("a sample holds what is no number")
-    return sample
 
 
 def _plain(cls: type[T], item: Any) -> T:
