@@ -153,6 +153,8 @@ class RankBuffer:
         the entry. Sends and receives that were not timed (gloo's are not) are among the rows, with `dur` -1.
         """
         calls, execs = join(self.calls), join(self.execs)
+        if np.any(calls.seq[1:] < calls.seq[:-1]):  # threads of one process can publish out of order
+            calls = calls.take(np.argsort(calls.seq, kind="stable"))
         if not len(execs.seq):
             return calls
         in_order = np.all(execs.seq[1:] >= execs.seq[:-1]) and np.all(execs.seq >= 0)
