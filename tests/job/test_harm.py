@@ -212,7 +212,11 @@ def test_rank_comes_from_the_launcher_else_from_the_communicator(
 @contextmanager
 def tmpfs(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:
