@@ -51,6 +51,7 @@ class ProfileStage:
         self._onset_t_ns: dict[int, int] = {}  # by rank, -1 = the job
         self._onset_it: int | None = None
         self._judged = self._judged_total = 0
+        self._since = 0  # first iteration after the last episode
         self._confirmed = False  # the onset is one of the job and more than a suspicion
         self._said: dict[tuple[str, tuple[int, ...], str], str] = {}
         self._named: dict[tuple[str, tuple[int, ...], str], Suspect] = {}  # for the present onset
@@ -129,7 +130,9 @@ class ProfileStage:
             if change.stage == "withdrawn":
                 yield from self._take_back(change)
             else:
-                yield from self._judge(final=True)
+                if not self._named:
+                    yield from self._judge(final=True, until=self.profiler.iteration_at({-1: change.onset_t_ns}))
+                self._since = self.profiler.history.last + 1
             self._onset, self._onset_t_ns, self._onset_it, self._said, self._named = None, {}, None, {}, {}
             self._confirmed, self._judged_total = False, self.profiler.history.total
         elif change.type in ("onset", "drift") and change.stage in ("suspected", "confirmed"):
@@ -141,6 +144,8 @@ class ProfileStage:
                 return
             if self._onset is None or (change.level == "job" and change.episode != self._onset.episode):
                 self._judged, self._said = 0, {}
+            if confirmed and not self._confirmed:
+                self._judged = 0
             self._confirmed = confirmed and change.level == "job"
             self._onset = Onset(change.before_ns, change.after_ns, change.episode, change.onset_index)
             self._onset_it = None
@@ -162,13 +167,16 @@ class ProfileStage:
             self._onset_it = self.profiler.iteration_at(self._onset_t_ns)
         return self._onset_it if self._onset_it is not None else self.profiler.history.first
 
-    def _judge(self, final: bool) -> Iterator[Record]:
+    def _judge(self, final: bool, until: int | None = None) -> Iterator[Record]:
+        """Judge if it is time to, `final` or not; iterations before `until` only."""
         history = self.profiler.history
         if not history.blocks:
             if final:
                 yield self._empty()
             return
         numbers = history.numbers()
+        if until is not None:
+            numbers = numbers[numbers < until]
         before = None
         if self._onset is not None:
             onset = self._first_slow()
@@ -179,14 +187,15 @@ class ProfileStage:
             if len(past):
                 before = history.window(int(past[-BEFORE:][0]), int(past[-1]))
         else:
+            numbers = numbers[numbers >= self._since]
             due = history.total >= (self._judged_total + QUIET_EVERY if self._judged_total else QUIET_FIRST)
         n = len(numbers)
         if not (final or due):
             return
-        if not n:
-            if final:
+        if not n or (self._since and self._onset is None and n < QUIET_FIRST):
+            if final and not self._since:
                 yield self._empty()
-            return
+            return  # what little came after an episode is not worth a word
         # A long stretch is judged by its newest part, unless it is all there will be.
         first = int(numbers[0] if final else numbers[-WINDOW:][0])
         last = int(numbers[-1])
@@ -198,11 +207,12 @@ class ProfileStage:
         judgement = judge(case)
         for suspect in judgement.suspects:
             attributed = suspect.verdict == "attributed"
-            if not (attributed or final or (self._onset is not None and n >= AFTER_ONSET[7])):
+            if not (attributed or final or (self._confirmed and n >= 10)):
                 continue
             what = (suspect.what, tuple(suspect.ranks), suspect.cause)
+            before_that = self._said.get(what)
             told = final and not attributed and self._said and suspect.what == "none"
-            if told or self._said.get(what) == suspect.verdict:
+            if told or before_that == suspect.verdict or (before_that == "attributed" and not attributed):
                 continue
             self._said[what] = suspect.verdict
             if attributed and self._onset is not None:

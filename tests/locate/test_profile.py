@@ -278,6 +278,14 @@ def test_a_withdrawn_suspicion_clears_whom_it_named() -> None:
     assert [(s.verdict, s.ranks) for s in made.said[:2]] == [("attributed", [2]), ("cleared", [2])]
 
 
+def test_an_episode_that_is_over_is_not_judged_again() -> None:
+    slow = list(job(ProfileSpec(dp=4, fault="compute", rank=2, ratio=2.0, at=20, change=True, iters=50)))
+    relief = Change(type="relief", stage="confirmed", level="job", episode=1, verdict="recovered", onset_t_ns=1 << 62)
+    made = feed([*slow, relief])
+    assert made.attributed == [("rank", [2], "compute")]
+    assert len(made.said) == 1
+
+
 def test_planned_changes_start_nothing() -> None:
     records = list(job(ProfileSpec(dp=4, iters=15)))
     planned = Change(
