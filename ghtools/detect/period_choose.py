@@ -66,7 +66,7 @@ class _Facts:
     same_like: float = 0.0  # 1 if these are in the same proportions as inside, 0 if some are not among them
     reduces: bool = False  # a large reducing call inside
     kinds: int = 0  # distinct calls inside
-    odd_share: float = 0.0  # share of the pieces that are not modal
+    odd_share: float = 0.0  # share of the pieces that hold a modal one and more of the same calls
 
 
 def _forgotten(c: Columns) -> int:
@@ -124,7 +124,8 @@ def _facts(c: Columns, level: Level, inverse: NDArray[np.int64], first: NDArray[
 
 
 def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -> tuple[NDArray[np.int64], float]:
-    """How often each kind of call is made beyond the level's pieces, shape (kinds,), and the share of odd pieces.
+    """How often each kind of call is made beyond the level's pieces, shape (kinds,), and the share of pieces
+    that hold a modal one and more of the same calls.
 
     A piece that holds a modal one and more counts with what is more; so does one that lacks a call or two.
     """
@@ -140,7 +141,8 @@ def _residue(c: Columns, level: Level, inverse: NDArray[np.int64], kinds: int) -
     shared = np.bincount(piece, weights=np.minimum(count, modal[kind]), minlength=len(at))
     holds = shared[piece] >= 0.9 * level.calls
     beyond = np.where(holds, np.maximum(count - modal[kind], 0), count)
-    return np.bincount(kind, weights=beyond, minlength=kinds).astype(np.int64), float(odd.sum() / max(1, len(odd)))
+    more = np.unique(piece[holds & (beyond > 0) & (modal[kind] > 0)])
+    return np.bincount(kind, weights=beyond, minlength=kinds).astype(np.int64), len(more) / max(1, len(odd))
 
 
 def _row(level: Level, why: str, times: int = 1) -> dict[str, Any]:
