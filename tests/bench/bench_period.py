@@ -23,7 +23,7 @@ from ghtools.source.synth_calls import CallStream, Extras, Noise, call_stream, t
 from ghtools.stream.records import Calls
 from tests.detect.period_score import run, score
 
-SEED = 424_000  # held out: no seed of this range was looked at while the rules were made
+SEED = 555_000  # held out: no seed of this range was looked at while the rules were made
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("DDP", "ddp", {}, {}),
     ("hand-written all_reduce loop", "loop", {}, {}),
@@ -94,7 +94,7 @@ def speed(n: int) -> None:
     for batch in (65_536, 4_096):
         parts = long_calls(n, batch)
         best = min(timed(lambda p=parts: run(PeriodFinder(), p)) for _ in range(3))  # type: ignore[misc]
-        print(f"{n:,} calls in batches of {batch:,}: {best:.3f} s, {n / best / 1e6:.1f} million calls a second")
+        print(f"{n:,} calls in batches of {batch:,}: {best:.3f} s, {n / best / 1e6:.1f} million calls a second\n")
 
 
 def timed(body: Callable[[], object]) -> float:
@@ -111,6 +111,9 @@ def main() -> None:
     parse.add_argument("--calls", type=int, default=10_000_000)
     parse.add_argument("--only", choices=["speed", "table"])
     args = parse.parse_args()
+    print(
+        f"`python tests/bench/bench_period.py {' '.join(sys.argv[1:])}`, numpy {np.__version__}, seeds {SEED} and on.\n"
+    )
     if args.only != "table":
         speed(args.calls)
     if args.only != "speed":
