@@ -288,7 +288,23 @@ def parse(base: Spec, layout: dict[str, int], fault: str, noise: float) -> Profi
 
 def truth(spec: ProfileSpec) -> dict[str, Any]:
     """What is planted, for the head."""
-    return {"what": "profile", **asdict(spec), "ranks": spec.ranks}
+    return {"what": "profile", **asdict(spec), "ranks": spec.ranks, "parts": parts(spec)}
+
+
+def parts(spec: ProfileSpec) -> list[dict[str, Any]]:
+    """The parts that are slow and may be named: ranks and cause. Patterns that are nobody's fault have none."""
+    numbers = np.arange(spec.ranks).reshape(spec.pp, spec.dp, spec.tp)
+    p, t = spec.rank // (spec.tp * spec.dp), spec.rank % spec.tp
+    made: list[dict[str, Any]] = []
+    if spec.fault in ("compute", "input", "both"):
+        made.append({"ranks": [spec.rank], "cause": "input" if spec.fault == "input" else "compute"})
+    if spec.fault == "edge":
+        made.append({"ranks": [spec.rank, spec.rank + spec.tp * spec.dp], "cause": "communication"})
+    if spec.fault == "both":  # the link lies elsewhere
+        p, t = (p + 1) % spec.pp, (t + (spec.pp == 1)) % spec.tp
+    if spec.fault in ("link", "both"):
+        made.append({"ranks": numbers[p, :, t].tolist(), "cause": "communication"})
+    return made
 
 
 def profile_job(spec: ProfileSpec, head: Head) -> Iterator[Record]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ghtools.locate.stage import ProfileStage
-from ghtools.source.synth_profile import ProfileSpec, profile_job
+from ghtools.source.synth_profile import ProfileSpec, parts, profile_job
 from ghtools.stream.records import FLAG_EXEC, Calls, Head, Record, Suspect
 
 SMALL = ((1, 8, 1), (2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 2, 1), (2, 4, 2), (1, 4, 4), (4, 4, 1), (1, 16, 1), (2, 4, 4))
@@ -107,20 +107,11 @@ def effect(spec: ProfileSpec) -> float:
 
 
 def wanted(spec: ProfileSpec) -> list[tuple[str, frozenset[int]]]:
-    """The parts that must be named: (cause, ranks)."""
-    numbers = np.arange(spec.ranks).reshape(spec.pp, spec.dp, spec.tp)
-    p, t = spec.rank // (spec.tp * spec.dp), spec.rank % spec.tp
-    rank = ("rank", frozenset([spec.rank]))
-    if spec.fault in ("compute", "input"):
-        return [rank]
-    if spec.fault == "edge":
-        return [("communication", frozenset([spec.rank, spec.rank + spec.tp * spec.dp]))]
-    if spec.fault == "link":
-        return [("communication", frozenset(numbers[p, :, t].tolist()))]
-    if spec.fault == "both":
-        p, t = (p + 1) % spec.pp, (t + (spec.pp == 1)) % spec.tp
-        return [rank, ("communication", frozenset(numbers[p, :, t].tolist()))]
-    return []
+    """The parts that must be named: (rank or communication, ranks)."""
+    return [
+        ("communication" if part["cause"] == "communication" else "rank", frozenset(part["ranks"]))
+        for part in parts(spec)
+    ]
 
 
 def run(spec: ProfileSpec, mode: str) -> tuple[list[Suspect], int | None]:
@@ -146,15 +137,15 @@ def run(spec: ProfileSpec, mode: str) -> tuple[list[Suspect], int | None]:
 
 def judged(spec: ProfileSpec, said: list[Suspect]) -> str:
     """right, wrong or inconclusive."""
-    parts = wanted(spec)
+    planted = wanted(spec)
     named = [
         (s.cause if s.cause == "communication" else "rank", frozenset(s.ranks))
         for s in said
         if s.verdict == "attributed"
     ]
-    if any(part not in parts for part in named):
+    if any(part not in planted for part in named):
         return "wrong"
-    return "right" if all(part in named for part in parts) else "inconclusive"
+    return "right" if all(part in named for part in planted) else "inconclusive"
 
 
 def episode(seed: int, max_ranks: int, verbose: bool) -> dict[str, Any] | None:
