@@ -38,6 +38,7 @@ PAUSE_SHARE = 0.3  # of all time: nobody evaluates for so long
 SMALL_PIECE = 8  # a piece of at most so many calls may be one layer
 SIDE = 64  # a reducing call this much smaller than the largest is no proof of training
 _MOVES = frozenset(OP_CODE[o] for o in ("send", "recv", "all_to_all"))
+_RELAY = frozenset(OP_CODE[o] for o in ("send", "recv"))
 _GATHER = OP_CODE["all_gather"]
 
 
@@ -66,6 +67,7 @@ class _Facts:
     same_like: float = 0.0  # 1 if these are in the same proportions as inside, 0 if some are not among them
     reduces: bool = False  # a large reducing call inside
     kinds: int = 0  # distinct calls inside
+    relay: bool = False  # it sends and receives, each kind once: one micro-batch of a pipeline does
     odd_share: float = 0.0  # share of the pieces that hold a modal one and more of the same calls
 
 
@@ -95,6 +97,8 @@ def _facts(c: Columns, level: Level, inverse: NDArray[np.int64], first: NDArray[
     reducing = np.isin(op, list(REDUCING)) & (size > SCALAR_BYTES)
     within = n_in > 0
     out = _Facts(reduces=bool((reducing & within).any()), kinds=int(within.sum()), odd_share=odd_share)
+    relay = within & np.isin(op, list(_RELAY))
+    out.relay = bool(relay.any() and (n_in[relay] <= 1.05 * np.count_nonzero(inside) / level.calls).all())
     homes = {(int(o), int(m)) for o, m in zip(op[within], comm[within], strict=True)}
     comms = {m for _, m in homes}
     biggest = int(size[reducing & within].max(initial=0))
@@ -240,6 +244,8 @@ def _enough(c: Columns, level: Level, facts: _Facts, final: bool, repeats: int) 
     need = repeats or (CLEAR_REPEATS if rich else MIN_REPEATS)
     if not facts.reduces and facts.kinds < 2:
         need = POOR_REPEATS
+    if facts.relay and not repeats and pause.own_pause(c, level) < pause.DISTINCT:
+        need = MAX_MICRO
     if final:
         need = min(need, 3)
     why = ""

@@ -33,6 +33,7 @@ class Pattern:
     confidence: float
     any_piece: bool = False  # what is between two cuts does not matter
     families: U64 = field(default_factory=lambda: _NONE)  # (op, dtype, communicator, peer) that occur in a piece
+    symbols: U64 = field(default_factory=lambda: _NONE)  # calls that occur in a piece
     spare: U64 = field(default_factory=lambda: _NONE)  # other calls made once in a piece, best anchor first
 
     def cut(self, c: Columns, context: U64) -> I64:
@@ -90,7 +91,8 @@ def pattern_of(c: Columns, choice: Choice, names: dict[int, str]) -> Pattern:
     return Pattern(
         order=level.order, token=level.token, every=choice.every, calls=level.calls * choice.every,
         accepted=np.array([np.uint64(level.sig * choice.every % (1 << 64))]), reduces=reduces_much(inside),
-        families=np.unique(inside.family), dur_ns=dur_ns, method=choice.method, anchor=describe(w, a, names),
+        families=np.unique(inside.family), symbols=np.unique(inside.h), dur_ns=dur_ns, method=choice.method,
+        anchor=describe(w, a, names),
         confidence=round(min(1.0, level.share), 3),
         any_piece=level.order == 0, spare=_spare(inside) if choice.every == 1 else _NONE,
     )  # fmt: skip

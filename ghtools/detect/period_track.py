@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ghtools.detect.period_audit import Audit
 from ghtools.detect.period_choose import POOR_REPEATS, Choice, choose
 from ghtools.detect.period_levels import LONG_ORDERS, prefix_sums
 from ghtools.detect.period_marker import Marker
@@ -43,10 +44,6 @@ REARM_PIECES, REARM_SAME = 4, 3  # odd pieces in a row (any, alike) after which 
 REARM_CALLS = 8  # ordinary iterations' worth of calls without one
 ADOPT_LEAST = 0.3  # of the calls of an iteration: a shorter piece is not taken for a new iteration at once
 CONTEXT = LONG_ORDERS[-1] - 1  # calls before the buffer that a token may reach back to
-AUDIT_ODD = 0.15  # of all calls in odd pieces: the pattern may be a part of the real one
-AUDIT_PIECES = 64  # over about so many
-AUDIT_CALLS = 1 << 15  # kept for the looks of AUDIT_AT
-AUDIT_AT = (16, 32, 64, 128, 256, 512)  # pieces after the pattern was found at which it is looked at again
 
 Out = list[Iters | Period]
 Chooser = Callable[[Columns, bool, int, bool], Choice]
@@ -86,7 +83,7 @@ class Tracker:
         self._skip = 0  # cuts before the first that begins an iteration
         self._led = False
         self._said_unknown = False
-        self._reset_audit()
+        self._audit = Audit()
 
     def feed(self, calls: Calls) -> Out:
         """What follows from a batch of this rank's calls."""
@@ -208,7 +205,7 @@ class Tracker:
         self._drop(begin)
         self._aligned = False
         self._said_unknown = False
-        self._reset_audit()
+        self._audit = Audit()
         return [self._period("found", c), *self._advance(final)]
 
     def _plausible(self, c: Columns, choice: Choice) -> bool:
@@ -269,8 +266,8 @@ class Tracker:
         if self._impure(c, pieces, done, p):
             self._aligned = False
             return out + self._advance(final)
-        if (longer := self._audit(c.cut(0, begin), pieces, done, p)) is not None:
-            return [*out, *longer]
+        if self.chooser is choose and (found := self._audit.longer(c.cut(0, begin), pieces, done, p)) is not None:
+            return [*out, *self._longer(*found)]
         return out + self._changed(int((pieces.count[done:] >= SHORT * p.calls).sum()), p, final)
 
     def _cut(self, c: Columns, p: Pattern) -> I64:
@@ -301,6 +298,7 @@ class Tracker:
         piece = c.cut(int(pieces.a[i]), int(pieces.b[i]))
         self.pattern = replace(
             p, calls=len(piece), accepted=pieces.sig[i : i + 1].copy(), reduces=reduces_much(piece),
+            families=np.unique(piece.family), symbols=np.unique(piece.h),
             dur_ns=int(np.median(pieces.dur[i : i + REARM_SAME])), spare=np.empty(0, np.uint64),
         )  # fmt: skip
         self.numbering.rearm()
@@ -347,46 +345,9 @@ class Tracker:
         self._aligned, self._looked = False, 0
         return [self._period("rearm", self._buffer()), *self._search(False)]
 
-    # auditing: a pattern that leaves many calls outside may be a part of the real one
-
-    def _reset_audit(self) -> None:
-        self._seen = self._odd = 0.0  # calls in all pieces and in odd ones, of late
-        self._kept: list[Columns] = []
-        self._kept_n, self._kept_try = 0, 0
-        self._checks = list(AUDIT_AT)
-
-    def _audit(self, c: Columns, pieces: Pieces, done: int, p: Pattern) -> Out | None:
-        """Search again over what was delivered: twice after the pattern was found, and whenever too much is odd.
-
-        What follows if the pattern turns out to be a part of the real one, None if not.
-        """
-        if p.method not in ("anchors", "timing") or p.every > 1 or not done or self.chooser is not choose:
-            return None
-        count, odd = pieces.count[:done], ~pieces.ok[:done] & ~pieces.gap[:done]
-        keep = 0.5 ** (done / AUDIT_PIECES)
-        self._seen = self._seen * keep + float(count.sum())
-        self._odd = self._odd * keep + float(count[odd].sum())
-        early = bool(self._checks)
-        if self._odd < AUDIT_ODD * self._seen and not early:
-            self._kept, self._kept_n, self._kept_try = [], 0, 8 * p.calls
-            return None
-        self._kept.append(c.copy())
-        self._kept_n += len(c)
-        due = [n for n in self._checks if n * p.calls <= self._kept_n]
-        if early and due and due[-1] * p.calls <= AUDIT_CALLS:
-            self._checks = self._checks[len(due) :]
-        elif early or self._kept_n < self._kept_try:
-            if self._kept_n > (AUDIT_CALLS if early else BUFFER_CALLS):
-                self._kept, self._kept_n, self._checks = [], 0, []
-            return None
-        self._kept_try = int(1.5 * self._kept_n)
-        self._kept = [join(self._kept)]
-        look = self._kept[0].cut(0, due[-1] * p.calls) if due else self._kept[0]
-        choice = self.chooser(look, False, REARM_PIECES, p.reduces)
-        if choice.state != "found" or choice.level is None or choice.level.calls * choice.every <= p.calls:
-            return None
+    def _longer(self, kept: Columns, choice: Choice) -> Out:
+        """Go on with a pattern of which the one before was a part; `kept` ends where the buffer begins."""
         self.choice = choice
-        kept = self._kept[0]
         p = self.pattern = pattern_of(kept, choice, self.names)
         if p.every > 1:
             before = p.cut(kept, self._context[:0])
@@ -394,7 +355,7 @@ class Tracker:
             self._skip = (skipped + choice.phase - len(before)) % p.every
         self.numbering.rearm()
         self._aligned = False
-        self._reset_audit()
+        self._audit = Audit()
         return [self._period("found", self._buffer()), *self._advance(False)]
 
     # the buffer

@@ -222,7 +222,7 @@ def test_memory_is_bounded_for_ever() -> None:
         held = known._trackers[0]
         assert held._n < 3 * stream.n_calls
         assert sum(len(part) for part in held._parts) == held._n
-        assert held._kept_n <= 2 * BUFFER_CALLS
+        assert held._audit.n <= 2 * BUFFER_CALLS
 
 
 def test_gradient_accumulation_with_equal_micro_batches_is_told_by_the_optimizers_pause() -> None:
@@ -269,3 +269,24 @@ def test_calls_after_executions_are_what_counts() -> None:
     after(first.calls, second.calls)
     periods = run(PeriodFinder(), [*first.batches(50), *second.batches(50)])[1]
     assert [p.calls for p in periods if p.rank == 0] == [first.n_calls, second.n_calls]
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_micro_batches_of_a_first_long_step_are_not_taken_for_iterations_for_long(pp: int) -> None:
+    sizes = {
+        "tp": 4,
+        "pp": pp,
+        "stage": 0,
+        "dp": 4,
+        "layers": 4,
+        "micro": 64,
+        "sp": True,
+        "zero": False,
+        "grad_buckets": 3,
+    }
+    stream = call_stream("megatron", 14, np.random.default_rng(3), iter_ns=20e9, sizes=sizes)
+    iters, periods = run(PeriodFinder(), stream.batches(500))
+    assert [p.calls for p in periods if p.rank == 0][-1] == stream.n_calls
+    late = joined(iters)
+    late_calls = late.calls[late.t_ns > stream.starts_ns[7]]
+    assert set(late_calls) == {stream.n_calls}
