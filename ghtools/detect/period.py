@@ -64,7 +64,8 @@ class PeriodFinder:
 
     def job(self, rec: Job) -> list[Iters | Period]:
         """Learn which ranks there are."""
-        self._expected = {int(r["rank"]) for r in rec.ranks if r.get("state", "running") == "running" and "rank" in r}
+        running = [r.get("rank") for r in rec.ranks if r.get("state", "running") == "running"]
+        self._expected = {rank for rank in running if isinstance(rank, int)}
         return []
 
     def feed(self, calls: Calls) -> Iterator[Iters | Period]:

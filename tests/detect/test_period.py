@@ -205,3 +205,8 @@ def test_the_job_re_arms_with_its_ranks() -> None:
     made = [*[m for s in streams for b in s.batches(16) for m in finder.feed(b)], *each(finder, others, 64)]
     job = [m.state for m in made if m.kind == "period" and m.rank == -1]  # type: ignore[attr-defined]
     assert job == ["found", "rearm", "found"]
+
+
+def test_a_rank_that_is_no_number_is_no_rank() -> None:
+    finder = PeriodFinder()
+    assert finder.job(Job(ranks=[{"rank": "x"}, {"rank": None}, {}, {"rank": 1}])) == []
