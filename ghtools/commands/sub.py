@@ -18,6 +18,27 @@ from ._cli import Page, Quiet, Voice, bus_words, command, output, sleep_or_close
 PAGE = Page(
     forwards=False,
     exits="0 2 3 4",
+    examples="""
+Watch a job of several hosts, and go on after a restart where it stopped:
+
+    gh-sub --state /var/lib/ghtools/3f2a ght:3f2a | gh-bocd | gh-alert
+
+What is in the stream now, as a file:
+
+    gh-sub --until-end ght:3f2a > job.ght
+""",
+    overhead="""
+gh-pub(1) has the rates. What is kept grows with the number of sources and ranks, not with what has been read.
+""",
+    caveats="""
+The heads and ends of the sources are not forwarded. The end record counts as lost what the sources dropped and what
+was trimmed from the stream (gh-pub --maxlen) before it was read; calls say how many are missing before them.
+
+With --from now, or after a loss, communicators and ranks come with the next repeat of their source, within ten seconds.
+
+--until-end ends as soon as nothing comes and all sources seen so far have ended: start it when all have begun. After a
+crash, records of the last second before it may come twice (the place is written once a second).
+""",
     see="gh-pub gh-run gh-bocd gh-profile",
 )
 MAGIC = "gh-sub 1"

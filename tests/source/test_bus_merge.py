@@ -48,7 +48,9 @@ def test_each_record_once_in_the_order_of_its_source(sent: list[tuple[int, int]]
     history: list[list[dict[bytes, bytes]]] = [[], [], []]
     senders = [Sender(f"h{n}:1:x") for n in range(3)]
     for which, back in sent:
-        history[which].append(senders[which].entry(iters(len(history[which]))))
+        record = iters(len(history[which]))
+        record.rank = which
+        history[which].append(senders[which].entry(record))
         for entry in history[which][-1 - back :]:
             out[which] += numbers(made.take(entry, 0.0))
     assert out == [list(range(len(entries))) for entries in history]
