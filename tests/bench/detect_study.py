@@ -66,9 +66,9 @@ def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="comma list of " + ", ".join(PARTS))
-    parser.add_argument("--series", type=int, default=2000, help="series of each difficult kind")
+    parser.add_argument("--series", type=int, default=500, help="series of each difficult kind; in full 2000")
     parser.add_argument("--quiet", type=int, default=10_000, help="quiet series at CV 2 %%")
-    parser.add_argument("--replicates", type=int, default=10, help="times the paper's number of jobs")
+    parser.add_argument("--replicates", type=int, default=5, help="times the paper's number of jobs; in full 10")
     parser.add_argument("--seed", type=int, default=4242)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))

@@ -137,7 +137,7 @@ def peers(sizes: Sizes, say: Callable[[str], None]) -> str:
         rows.append(_row(name, online, scored, us, grown))
         say(" | ".join(rows[-1]))
     header = [
-        "detector", "online", "series right", "false, of quiet ones", "episodes missed", "confirmed", "us an observation",
+        "detector", "online", "series right", "false, of quiet ones", "episodes missed", "confirmed", "us/observation",
         "the same at n = 1,000 / 4,000", "MB gained at n = 1,000 / 4,000",
     ]  # fmt: skip
     found = ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -145,7 +145,8 @@ def peers(sizes: Sizes, say: Callable[[str], None]) -> str:
         f"{len(series)} series, {n} observations: {EACH} of each of "
         f"{', '.join(STEPS)} under each of {', '.join(REALISTIC)}; {2 * EACH} each of episodes with recovery, several "
         f"episodes, blips. {found}. Peers get the logarithm in units of the noise of the first 30, and what moves the "
-        "mean by less than 10 % is dropped, which spares them most false alarms. Offline ones see the whole series, are "
-        "not charged for delay, and may place a change 15 iterations early; to watch a job they are run again and again."
+        "mean by less than 10 % is dropped, which spares them most false alarms. Offline ones see the whole series, "
+        "are not charged for delay, and may place a change 15 iterations early; to watch a job they are run again and "
+        "again. gh-bocd's time is of the whole detector with verification and its Python part."
         "\n\n" + text.table(header, rows)
     )

@@ -41,9 +41,9 @@ STEPS = {"quiet": 1.0, "+10 %": 1.10, "+15 %": 1.15, "+50 %": 1.50}
 class Sizes:
     """How much to run."""
 
-    series: int = 2000
+    series: int = 500
     quiet: int = 10_000
-    replicates: int = 10
+    replicates: int = 5
     seed: int = 4242
     jobs: int = 2
     figures: Path = field(default_factory=Path)
@@ -116,9 +116,9 @@ def paper(sizes: Sizes, pool: ProcessPoolExecutor, say: Callable[[str], None]) -
             report = measure(population.name, method, count, sizes, pool)
             rows.append(_paper_row(population, method, report))
             say(" | ".join(rows[-1]))
-        for noise in NOISES:
+        for noise in REALISTIC:
             kind = f"{population.name}; {noise}"
-            report = measure(kind, "gh-bocd", max(population.jobs, count // 10), sizes, pool)
+            report = measure(kind, "gh-bocd", max(population.jobs, count // 8), sizes, pool)
             more.append([kind, str(len(report.series)), *_figures(report), _worst(report)])
     return (
         text.table(
