@@ -27,9 +27,9 @@ from tests.bench.detect_study_series import REALISTIC, Made, generator, step
 from tests.bench.detect_study_synthetic import HARD, STEPS, Sizes
 
 RUNNER = Path(__file__).with_name("detect_study_peers_run.py")
-EACH = 10  # series of a kind
+EACH = 4  # series of a kind
 OFFLINE = Tolerance(early=15, within=60)  # it sees the whole series, so it may place a change early
-LENGTHS = (1000, 4000)
+LENGTHS = (500, 2000)
 
 
 def _series(seed: int) -> list[tuple[str, Made]]:
@@ -138,7 +138,7 @@ def peers(sizes: Sizes, say: Callable[[str], None]) -> str:
         say(" | ".join(rows[-1]))
     header = [
         "detector", "online", "series right", "false, of quiet ones", "episodes missed", "confirmed", "us/observation",
-        "the same at n = 1,000 / 4,000", "MB gained at n = 1,000 / 4,000",
+        "the same at n = 500 / 2,000", "MB gained at n = 500 / 2,000",
     ]  # fmt: skip
     found = ", ".join(f"{name} {number}" for name, number in versions.items())
     return (
