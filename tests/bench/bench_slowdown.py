@@ -25,8 +25,8 @@ BENCH = Path(__file__).resolve().parent
 PAPER = "paper 0.39 mean, 1.1 worst"
 
 
-def run(folder: Path, iterations: int, shim: bool) -> float:
-    """Mean iteration time of one run, ns."""
+def run(folder: Path, iterations: int, shim: bool) -> list[float]:
+    """Iteration times of one run, ns: mean of the middle 80 %, mean of the quickest fifth."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GHT_DIR": str(folder)}
     env.pop("LD_PRELOAD", None)
     if shim:
@@ -36,7 +36,7 @@ def run(folder: Path, iterations: int, shim: bool) -> float:
     done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the job {'with' if shim else 'without'} the shim failed:\n{done.stderr}")
-    return float(done.stdout.split()[-1])
+    return [float(text) for text in done.stdout.split()[-2:]]
 
 
 def calls_made(folder: Path) -> int:
@@ -63,14 +63,17 @@ def main() -> None:
         calls = calls_made(folder)
     if not calls:
         raise SystemExit("the job was not hooked: nothing to measure")
-    percent = 100 * np.log(np.array(with_) / np.array(without))
-    draws = np.random.default_rng(1).choice(percent, (10000, len(percent))).mean(axis=1)
-    low, high = np.percentile(draws, [2.5, 97.5])
     per_iteration = calls / (options.iterations + 20)
-    print(f"job_iteration {np.mean(without) / 1e6:.3f} ms without the shim, {per_iteration:.1f} calls an iteration")
-    print(f"job_slowdown {percent.mean():.3f} % {PAPER}")
-    print(f"job_slowdown_interval {low:.3f}..{high:.3f} % 95 % over {options.pairs} pairs of runs")
-    print(f"job_slowdown_expected {per_iteration * 40 / np.mean(without) * 100:.4f} % calls x 40 ns")
+    print(
+        f"job_iteration {np.mean(without, axis=0)[0] / 1e6:.3f} ms without the shim, {per_iteration:.1f} calls an iteration"
+    )
+    for column, name in enumerate(("job_slowdown", "job_slowdown_of_quickest_fifth")):
+        percent = 100 * np.log(np.array(with_)[:, column] / np.array(without)[:, column])
+        draws = np.random.default_rng(1).choice(percent, (10000, len(percent))).mean(axis=1)
+        low, high = np.percentile(draws, [2.5, 97.5])
+        print(f"{name} {percent.mean():.3f} % {PAPER}")
+        print(f"{name}_interval {low:.3f}..{high:.3f} % 95 % over {options.pairs} pairs of runs")
+    print(f"job_slowdown_expected {per_iteration * 40 / bare_ns * 100:.4f} % calls x 40 ns")
 
 
 if __name__ == "__main__":
