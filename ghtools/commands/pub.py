@@ -32,9 +32,11 @@ Local detection goes on whatever becomes of Redis:
     overhead="""
 Here, two processes and Redis on a busy machine of two cores: 27,000 records/s of one row, or 1.7 million rows/s (80
 MB/s) in batches of 1,000; 47 microseconds of CPU a record of one row in gh-pub and gh-sub together. A lone record is
-out of gh-sub a millisecond after it went into gh-pub (median); one that follows another within 50 ms waits for the rest of
-them. Redis needs memory for --maxlen entries of up to 64 KiB, 1.3 GB at most by
-default and a small part of that for iterations. `make bench` measures it.
+out of gh-sub a millisecond after it went into gh-pub (median); one that follows another within 50 ms waits for the
+rest of them. `make bench` measures it.
+
+Redis needs memory for --maxlen entries of up to 64 KiB, 1.3 GB at most by default, and a small part of that for
+iterations.
 """,
     caveats="""
 A URL on the command line can be read by every user of the host (ps): put it into GHT_REDIS_URL. It is never printed.

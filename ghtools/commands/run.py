@@ -32,6 +32,11 @@ Other stages, and where alerts go:
 
     gh-run --pipe 'gh-trace | gh-bocd | gh-alert --prom /var/lib/node_exporter/gh.prom' -- srun ./train
 
+Watch a job of two hosts as one (the same on the other host, with --node-rank 1):
+
+    export GHT_REDIS_URL=rediss://user:password@redis.example:6380
+    gh-run --bus - --job j7 -- torchrun --nnodes 2 --node-rank 0 --master-addr node01 --nproc-per-node 8 train.py
+
 Watch a job that runs already:
 
     gh-run --attach 3f2a
@@ -45,7 +50,10 @@ work when records come. `gh-doctor --overhead` measures what the shim costs a jo
 What LD_PRELOAD cannot reach is not seen: a statically linked NCCL, a library opened with RTLD_DEEPBIND, a program
 that is setuid. gh-doctor says so. Replays of a CUDA graph make no library call and are not seen either.
 
-On several hosts, run it on each one: each watches its own ranks.
+On several hosts, run it on each one: each watches its own ranks, or with --bus host 0 (torchrun's --node-rank,
+SLURM_NODEID, NODE_RANK) watches all of them and the others what they can see alone. The job needs an id that is the
+same on all hosts. While Redis is away, host 0 hears nothing, not even of its own ranks; all of it comes later. A host 0
+that is started again reads what Redis still has and says its alerts again.
 """,
     see="gh-trace gh-period gh-bocd gh-alert gh-plot gh-doctor",
 )
@@ -74,6 +82,14 @@ def main(
     job: Annotated[
         str, typer.Option(metavar="ID", help="Id of the job; default: $GHT_JOB, else a new one.", show_default=False)
     ] = "",
+    bus: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Join the hosts of the job through Redis; - takes the URL from $GHT_REDIS_URL.",
+            show_default=False,
+        ),
+    ] = "",
     quiet: Quiet = False,
 ) -> int:
     """Run a command and watch it: alerts on stderr, a summary at the end.
@@ -95,6 +111,15 @@ def main(
         )
     say = Voice("ghtools")
     stages = parse_chain(pipe)
+    url = ""
+    if bus:
+        from ghtools.job.bus_chain import bus_job, bus_stages, node_rank
+        from ghtools.stream.bus_link import bus_url, connect
+
+        url = os.environ.get("GHT_REDIS_URL", "") if bus == "-" else bus
+        connect(bus_url(url))  # says what is wrong with it; Redis itself may come later
+        job = attach or bus_job(job, os.environ)
+        stages = bus_stages(stages, f"ght:{job}", node_rank(os.environ, run or []))
     job = attach or job or os.environ.get("GHT_JOB", "") or secrets.token_hex(2)
     block_signals()
     environment = dict(os.environ)
@@ -105,7 +130,7 @@ def main(
             os.execvp(run[0], run)
         pid = spawn_job(run, preload(environment, SHIM, job))
         environment["GHT_UNTIL_PID"] = str(pid)
-    environment |= {"GHT_JOB": job, "GHT_KEEP": "1", "GHT_QUIET": "1"}
+    environment |= {"GHT_JOB": job, "GHT_KEEP": "1", "GHT_QUIET": "1"} | ({"GHT_REDIS_URL": url} if url else {})
     watch: _Watch | None = None
     chain = None
     try:

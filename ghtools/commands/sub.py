@@ -43,6 +43,7 @@ crash, records of the last second before it may come twice (the place is written
 )
 MAGIC = "gh-sub 1"
 SAVE_S = 1.0
+PID_LINGER_S = 20.0  # less than gh-run gives its chain after the job's end
 
 
 @command("gh-sub", PAGE)
@@ -66,6 +67,15 @@ def main(
         bool, typer.Option("--until-end", help="End when all sources that were seen have ended or are silent.")
     ] = False,
     silent_s: Annotated[float, typer.Option(metavar="S", min=1.0, help="Call a source silent after this long.")] = 30.0,
+    until_pid: Annotated[
+        int,
+        typer.Option(
+            metavar="PID",
+            envvar="GHT_UNTIL_PID",
+            help="As --until-end, but not while this process runs, and at most 20 s longer.",
+            show_default=False,
+        ),
+    ] = 0,
     quiet: Quiet = False,
 ) -> Exit:
     """Read what gh-pub writes to a Redis stream, from any number of hosts, as one stream.
@@ -73,6 +83,7 @@ def main(
     Each record comes once, in the order of its source. Redis may be restarted at any time. A source that ends badly or
     goes silent is said on stderr, as is a rank that two sources claim. It runs until Ctrl-C, or --until-end.
     """
+    from ghtools.job.process import process_start_ticks
     from ghtools.source.bus_merge import Merger
     from ghtools.source.bus_sub import Subscriber, place
     from ghtools.stream import state as store
@@ -111,6 +122,8 @@ def main(
             store.save(state, MAGIC, {"stream": stream, "last": subscriber.last, **merger.state()}, [])
             saved = subscriber.last
 
+    born = process_start_ticks(until_pid) if until_pid else None
+    late = 0.0  # when to end though sources have not; 0 while the process runs
     reason, ticked = "stopped", time.monotonic()
     try:
         for records in subscriber.batches(sleep_or_closed):
@@ -125,7 +138,9 @@ def main(
                 save()
             if not records:
                 sleep_or_closed(0.0)
-                if until_end and merger.over:
+                if until_pid and not late and (born is None or process_start_ticks(until_pid) != born):
+                    late = now + PID_LINGER_S
+                if (merger.over and (late or (until_end and not until_pid))) or (late and now > late):
                     reason = merger.reason
                     break
             if stop.requested:

@@ -80,7 +80,7 @@ class Merger:
         """Why the stream ends, when it ends since its sources have."""
         for source in self.sources.values():
             if not source.ended:
-                return f"cut: source {source.label} went silent"
+                return f"cut: source {source.label} {'went silent' if source.silent else 'had not ended'}"
             if source.reason not in GOOD_ENDS:
                 return f"cut: source {source.label}: {source.reason.removeprefix('cut: ')}"
         return "done"
