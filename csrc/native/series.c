@@ -7,7 +7,7 @@
 
 #include "export.h"
 
-enum { PHASE_STEADY = 0, PHASE_RESTART = 3, BACK_MEANS_RESTART = 3, Z_LIMIT = 2000 };
+enum { PHASE_STEADY = 0, PHASE_RESTART = 3, PHASE_REARM = 4, BACK_MEANS_RESTART = 3, Z_LIMIT = 2000 };
 
 GH_EXPORT int64_t gh_series_feed(const struct gh_bocd_model *model, struct gh_series *s, int64_t n, const int64_t *index,
                                  const int64_t *t_ns, const int64_t *dur_ns, const uint8_t *phase, struct gh_news *news);
@@ -84,9 +84,9 @@ int64_t gh_series_feed(const struct gh_bocd_model *model, struct gh_series *s, i
     news->why = 0;
     for (int64_t i = 0; i < n; i++) {
         int why = 0;
-        if (phase[i] == PHASE_RESTART) {
+        if (phase[i] == PHASE_RESTART || phase[i] == PHASE_REARM) {
             s->n_skipped++;
-            why = GH_WHY_RESTART;
+            why = phase[i] == PHASE_REARM ? GH_WHY_REARM : GH_WHY_RESTART;
         } else if (went_back(s, index[i], t_ns[i])) {
             if (s->back_run < BACK_MEANS_RESTART)
                 continue;

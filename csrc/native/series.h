@@ -18,7 +18,8 @@ enum {
     GH_WHY_LOOK = 4,    /* P(5 <= r <= 32) is over the threshold */
     GH_WHY_GUARD = 8,   /* the slow average left the anchor */
     GH_WHY_FOLLOW = 16, /* a decision is pending: every value counts */
-    GH_WHY_RESTART = 32 /* a restart mark, or indices or times that went back and stayed there */
+    GH_WHY_RESTART = 32, /* a restart mark, or indices or times that went back and stayed there */
+    GH_WHY_REARM = 64    /* a re-arm mark: an iteration is something else from here on */
 };
 
 struct gh_series {

@@ -20,7 +20,7 @@ YOUNG, OLD, KEPT, MEMORY = 32, 16, 256, 96
 LANES = YOUNG + OLD
 
 # Bits of News.why.
-WAKE, NEAR, LOOK, GUARD, FOLLOW, RESTART = 1, 2, 4, 8, 16, 32
+WAKE, NEAR, LOOK, GUARD, FOLLOW, RESTART, REARM = 1, 2, 4, 8, 16, 32, 64
 
 Floats = NDArray[np.float32]
 

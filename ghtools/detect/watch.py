@@ -65,8 +65,8 @@ class Watch(Levels):
 
     def _look(self) -> Iterator[Change]:
         news, why = self.series.news, self.series.news.why
-        if why & hot.RESTART:
-            yield from self._restart()
+        if why & (hot.RESTART | hot.REARM):
+            yield from self._restart(rearm=bool(why & hot.REARM))
             return
         if why & hot.WAKE:
             yield from self._wake()
@@ -314,8 +314,12 @@ class Watch(Levels):
 
     # -- restarts -----------------------------------------------------------------------------------
 
-    def _restart(self) -> Iterator[Change]:
-        """A new process: warm up again, remember the level before."""
+    def _restart(self, rearm: bool = False) -> Iterator[Change]:
+        """A new process: warm up again, remember the level before.
+
+        After a re-arm an iteration is something else (another pattern of calls, or the whole of what was taken for
+        one), so no level from before says anything of it.
+        """
         memory, s = self.memory, self.series.state
         pending = memory.pending
         memory.pending = None
@@ -326,6 +330,8 @@ class Watch(Levels):
             yield self._change("onset", "withdrawn", pending.at, found, pending.probability, verdict="restart")
         if not memory.restarted and s.count - memory.segment >= FIRST:
             memory.prior = memory.anchor
+        if rearm:
+            memory.prior = memory.prior[:0]
         memory.restarted, memory.rejoined = len(memory.prior) >= FIRST, False
         s.armed = 0
         s.last_index = s.last_t_ns = -(1 << 63)

@@ -82,3 +82,11 @@ def test_many_restarts() -> None:
         t0 = int(rec.t_ns[-1] + rec.dur_ns[-1])
         made += list(watch.feed(rec))
     assert confirmed(made) == []
+
+
+@pytest.mark.parametrize("ratio", [2.5, 0.4])
+def test_after_a_rearm_an_iteration_is_something_else_and_nothing_is_compared(ratio: float) -> None:
+    # gh-period has learnt that two micro-batches are one iteration: twice as long is no fail-slow.
+    rec = iters(noisy(400, (200, 400, ratio), (300, 400, 1.5)))
+    rec.phase[200] = PHASE_CODE["rearm"]
+    assert confirmed(Watch(0, MODEL, Settings()).feed(rec)) == [("onset", "fail-slow", 300)]
