@@ -17,7 +17,8 @@ from ghtools.stream.records import Calls, End, Head, Iters, Job, Record
 
 from .bus_entry import Entry, events_of, from_fields, records_of
 
-MAX_SOURCES, MAX_RANKS = 10_000, 1 << 16
+MAX_SOURCES, MAX_RANKS = 10_000, 1 << 16  # MAX_RANKS: of all sources together
+MAX_COUNT = 1 << 62  # no sum of losses is larger, whatever the sources say: it must fit into a record
 FORGET_S = 3600.0  # an ended source that has been quiet this long is forgotten when room is needed
 
 
@@ -64,11 +65,12 @@ class Merger:
         self.truth: dict[str, Any] = {}
         self._owner: dict[tuple[str, int], str] = {}
         self._clashes: set[tuple[str, int]] = set()
+        self._ranks = 0  # kept in the `seqs` of all sources
 
     @property
     def lost(self) -> int:
         """Events known to be lost: said by the sources, and missing between their entries."""
-        return self._gone + self.gaps + sum(source.dropped for source in self.sources.values())
+        return min(MAX_COUNT, self._gone + self.gaps + sum(source.dropped for source in self.sources.values()))
 
     @property
     def over(self) -> bool:
@@ -120,6 +122,7 @@ class Merger:
             for name, old in list(self.sources.items()):
                 if (old.ended or old.silent) and now_s - old.seen_s > FORGET_S:
                     self._gone += old.dropped
+                    self._ranks -= len(old.seqs)
                     del self.sources[name]
         if len(self.sources) >= MAX_SOURCES:
             return None
@@ -158,9 +161,10 @@ class Merger:
             self.truth = self.truth or record.truth
             return False
         if isinstance(record, End):
-            source.ended, source.reason, source.dropped = True, record.reason, max(record.lost, source.dropped)
-            if record.reason not in GOOD_ENDS:
-                self._say(f"source {source.label} ended: {record.reason}")
+            source.ended, source.dropped = True, max(record.lost, source.dropped)
+            source.reason = "".join(c if c.isprintable() else "?" for c in record.reason[:200])  # for a terminal, too
+            if source.reason not in GOOD_ENDS:
+                self._say(f"source {source.label} ended: {source.reason}")
             return False
         if isinstance(record, Calls):
             self._mend(source, record)
@@ -181,9 +185,12 @@ class Merger:
         if calls.rank in source.torn:
             source.torn.discard(calls.rank)
             if last is not None:
-                calls.lost = max(calls.lost, int(calls.seq[0]) - last - 1)
-        if last is not None or len(source.seqs) < MAX_RANKS:
-            source.seqs[calls.rank] = int(calls.seq.max())
+                calls.lost = min(MAX_COUNT, max(calls.lost, int(calls.seq[0]) - last - 1))
+        if last is None and self._ranks < MAX_RANKS:
+            self._ranks += 1
+        elif last is None:
+            return
+        source.seqs[calls.rank] = int(calls.seq.max())
 
     def _claim(self, source: SourceState, rank: int) -> None:
         """A rank belongs to one source; a second one that lives beside it is said once."""

@@ -153,6 +153,7 @@ class Publisher:
         """Keep what a late reader needs: the last word on each job, communicator and period."""
         if isinstance(record, End):
             source.ended = True
+            source.context.clear()  # nobody will be told again
         key: tuple[Any, ...]
         if isinstance(record, Job):
             key = ("job", record.job)

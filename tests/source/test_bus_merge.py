@@ -216,3 +216,20 @@ def test_going_on_from_a_state() -> None:
     ):
         with pytest.raises(ValueError, match="damaged"):
             merger()[0].restore(damaged, 0.0)
+
+
+def test_what_a_source_says_fits_a_record_and_a_terminal() -> None:
+    made, said = merger()
+    for n in range(6):
+        sender = Sender(f"h{n}:1:x")
+        sender.events = 10**18 - 1
+        sender.number = 5
+        made.take(sender.entry(calls(0, 1), End(lost=2**64 - 1, reason="\x1b[31mbad\n")), 0.0)
+    sender = Sender("z:1:x")
+    made.take(sender.entry(calls(-(2**63), 1)), 0.0)
+    sender.entry(iters(0))
+    (after,) = made.take(sender.entry(calls(2**63 - 2, 1)), 0.0)
+    encode(after)
+    encode(End(lost=made.lost, reason=made.reason))
+    assert all(line.isprintable() for line in said)
+    assert any("?[31mbad?" in line for line in said)
