@@ -140,6 +140,7 @@ class Watch(Levels):
         """A candidate: find its first value, and say so if it is a slow-down out of a healthy level."""
         memory, s = self.memory, self.series.state
         first = memory.segment + (LEAST_BEFORE if memory.segment == memory.began else 5)
+        first = max(first, s.count - BEFORE)  # the ring keeps no more than this and a sample of before
         at = max(at, first)
         after = self.series.logs(at, s.count)
         if len(after) < 2:

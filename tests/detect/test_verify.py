@@ -112,3 +112,13 @@ def test_the_text_names_sizes_and_failures() -> None:
     assert "1001 -> 15" in text
     assert "3 of 6 values" in text
     assert exp(MIN_LOG) == pytest.approx(1.1)
+
+
+def test_a_run_in_the_slower_of_two_modes_is_no_change() -> None:
+    rng = np.random.default_rng(3)
+    before = np.where(rng.random(100) < 0.37, 0.2, 0.0) + 0.01 * rng.standard_normal(100)
+    run = 0.2 + 0.01 * rng.standard_normal(9)
+    found = judge(before, run, np.log(1.1))
+    assert found.outcome == "wait"
+    assert "a run by chance" in found.failed
+    assert judge(0.01 * rng.standard_normal(100), run, np.log(1.1)).outcome == "confirm"
