@@ -120,7 +120,7 @@ def main(
         connect(bus_url(url))  # says what is wrong with it; Redis itself may come later
         job = attach or bus_job(job, os.environ)
         stages = bus_stages(stages, f"ght:{job}", node_rank(os.environ, run or []))
-    job = attach or job or os.environ.get("GHT_JOB", "") or secrets.token_hex(2)
+    job = attach or job or os.environ.get("GHT_JOB", "") or _new_id()
     block_signals()
     environment = dict(os.environ)
     pid = None
@@ -155,6 +155,15 @@ def main(
     say.flush()
     sys.stdout.flush()
     return code
+
+
+def _new_id() -> str:
+    """A short job id whose directory no other job has, living or dead."""
+    from ghtools.job.paths import job_path
+
+    while job_path(name := secrets.token_hex(2)).exists():
+        pass
+    return name
 
 
 def _clear_away(job: str) -> None:
