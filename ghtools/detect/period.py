@@ -16,6 +16,7 @@ from ghtools.stream.errors import GhError
 from ghtools.stream.records import Calls, Comm, Iters, Job, Period
 
 GUIDE_ITERS, RECENT_ITERS = 4096, 16
+SAME_UNIT = 0.25  # medians of a few noisy iterations; a rank that took a part for the whole is off by a factor of two
 AGREE = 0.05  # ranks whose iteration times differ by no more than this agree
 
 
@@ -123,7 +124,7 @@ class PeriodFinder:
             return
         dur = {r: float(np.median(self._times[r])) if r in self._times else float(p.dur_ns) for r, p in said.items()}
         mid = float(np.median(list(dur.values())))
-        if any(abs(d - mid) > AGREE * mid for d in dur.values()):
+        if any(abs(d - mid) > SAME_UNIT * mid for d in dur.values()):
             self._reconcile(dur)
             return
         self._agreed = True
