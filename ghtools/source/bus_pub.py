@@ -250,6 +250,9 @@ class Publisher:
                 if not self._sleep(self._backoff.pause_s()):
                     return False
                 continue
+            if self._away_since is not None:
+                self._say(f"{self._url.label} is back after {time.monotonic() - self._away_since:.1f} s")
+            self._away_since, self._reached = None, True
             self._backoff.reset()
             with self._change:
                 self._sent_at = time.monotonic()
@@ -269,13 +272,10 @@ class Publisher:
             if lost := self._lost_by_server():
                 self._add(lost)
                 self._say(f"{self._url.label} had lost {len(lost)} entries; they were sent again")
-            if self._away_since is not None:
-                self._say(f"{self._url.label} is back after {time.monotonic() - self._away_since:.1f} s")
         except BaseException:
             self._client = None
             client.close()
             raise
-        self._away_since, self._reached = None, True
 
     def _lost_by_server(self) -> list[Entry]:
         """Kept entries that the stream does not hold any more though it holds none that are newer than they."""

@@ -60,6 +60,10 @@ class Subscriber:
                 yield []
                 sleep(self._backoff.pause_s())
                 continue
+            if self._away_since is not None:
+                self._say(f"{self._url.label} is back after {time.monotonic() - self._away_since:.1f} s")
+            self._away_since, self._reached = None, True
+            self._backoff.reset()
             entries = entries_of(reply)
             if not entries:
                 yield []
@@ -87,10 +91,7 @@ class Subscriber:
         elif newest is not None and _id(newest) < _id(self.last):
             self._say(f"the stream {self._stream} was begun anew; reading it from its start")
             self.last = START
-        if self._away_since is not None:
-            self._say(f"{self._url.label} is back after {time.monotonic() - self._away_since:.1f} s")
-        self._client, self._away_since, self._reached = client, None, True
-        self._backoff.reset()
+        self._client = client
 
     def _newest(self, client: Any) -> str | None:
         """The id of the newest entry there ever was; None if there is no such stream."""

@@ -248,6 +248,12 @@ def test_password(env: Env, tmp_path: Path) -> None:
             check=False,
         )
         assert (got.returncode, indexes(records_of(got.stdout))) == (0, [0])
+        server.client().execute_command("ACL", "SETUSER", "gh", "on", ">pw", "~ght:*", "+@all")
+        url = f"redis://gh:pw@127.0.0.1:{server.port}"
+        assert subprocess.run(["gh-pub", url, STREAM], input=made, env=env, check=False).returncode == 0
+        done = subprocess.run(["gh-pub", url, "other"], input=made, env=env, capture_output=True, check=False)
+        assert (done.returncode, len(done.stderr.splitlines())) == (4, 1)
+        assert b"may not do that" in done.stderr
         bad = server.url.replace(QUOTED, "wr0ng")
         for words in (
             ["gh-pub", bad, STREAM],
