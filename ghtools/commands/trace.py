@@ -40,8 +40,9 @@ loses calls, which are counted in `lost` and in the end record.
 
 The times are those at which the host entered a call. On a GPU that is when the work was enqueued, not when it ran.
 
---attach needs root or CAP_BPF with CAP_PERFMON, and sees calls from then on: communicators made before have no name
-and no known members.
+--attach needs root or CAP_BPF with CAP_PERFMON, and sees calls from then on. What a Gloo group is called and who is in
+it is read from the process's memory at its first call, so a group first used just before the process ends stays
+unnamed; NCCL's communicators say nothing to outsiders.
 """,
     see="gh-run gh-period gh-bocd gh-doctor",
 )
