@@ -307,6 +307,7 @@ def _run(app: typer.Typer, name: str) -> int:
         code = int(Exit.BUG)
     except OSError as error:
         print(f"{name}: {_os_error(error)}", file=sys.stderr)
+        _closed()  # what could not be written is not tried again at exit, where it would make another exit code
         code = int(MissingError("").code)
     except Exception:
         traceback.print_exc()

@@ -31,7 +31,7 @@ STEPS = 60
 # name: script, ranks, options
 JOBS: dict[str, tuple[str, int, str]] = {
     "plain DDP": ("ddp.py", 2, ""),
-    "DDP, one bucket": ("ddp.py", 2, "--bucket-mb 1000"),
+    "DDP, one bucket": ("ddp.py", 2, "--bucket-mb 1000 --steps 150"),
     "DDP, 4 micro-batches, no_sync": ("ddp.py", 2, "--accumulate 4 --no-sync --batch 4"),
     "DDP, loss averaged every 5, evaluation every 20": ("ddp.py", 2, "--log-every 5 --eval-every 20"),
     "own loop, one all-reduce a parameter": ("loop.py", 2, ""),
