@@ -53,6 +53,7 @@ man: setup ## write the pages in man/ and the README's table of commands
 	$(BIN)/python -m ghtools.commands._man man README.md
 
 bench: setup ## measure; prints name, value, unit and a peer's or the paper's figure
+	$(BIN)/pip install -q -e '.[bench]'
 	$(BIN)/python tests/bench/run.py
 
 bench-detect: setup ## the detector's studies, 10 to 15 minutes; writes tests/bench/results (STUDY='--series 300' is quicker)
