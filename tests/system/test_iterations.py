@@ -35,7 +35,7 @@ JOBS: dict[str, tuple[str, int, str]] = {
     "DDP, 4 micro-batches, no_sync": ("ddp.py", 2, "--accumulate 4 --no-sync --batch 4"),
     "DDP, loss averaged every 5, evaluation every 20": ("ddp.py", 2, "--log-every 5 --eval-every 20"),
     "own loop, one all-reduce a parameter": ("loop.py", 2, ""),
-    "own loop, one all-reduce": ("loop.py", 2, "--one"),
+    "own loop, one all-reduce": ("loop.py", 2, "--one --steps 600"),
     "FSDP2": ("fsdp.py", 2, ""),
     "FSDP2, norm clipped": ("fsdp.py", 2, "--clip"),
     "pipelining, 1F1B": ("pipe.py", 4, ""),
