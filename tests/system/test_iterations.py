@@ -38,8 +38,8 @@ JOBS: dict[str, tuple[str, int, str]] = {
     "own loop, one all-reduce": ("loop.py", 2, "--one --steps 600"),
     "FSDP2": ("fsdp.py", 2, ""),
     "FSDP2, norm clipped": ("fsdp.py", 2, "--clip"),
-    "pipelining, 1F1B": ("pipe.py", 4, ""),
-    "pipelining, GPipe": ("pipe.py", 2, "--schedule gpipe"),
+    "pipelining, 1F1B": ("pipe.py", 4, "--steps 150"),
+    "pipelining, GPipe": ("pipe.py", 2, "--schedule gpipe --steps 150"),
     "DTensor tensor parallel x data parallel": ("tensor.py", 4, ""),
     "Hugging Face Trainer": ("hf_trainer.py", 2, ""),
 }
