@@ -32,7 +32,7 @@ PAGE = Page(
 """,
     overhead="""
 Reading takes nothing from the job: the rings are shared memory, looked at twenty times a second. With --attach each
-communication call of the job costs the kernel's uprobe, about a microsecond or two.
+communication call of the job costs the kernel's uprobe, 2 to 3 microseconds (tests/bench/bench_attach.py measures it).
 """,
     caveats="""
 A ring holds 65,536 calls a rank (GHT_RING_SLOTS), fewer where space is short; a reader that falls further behind
