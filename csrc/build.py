@@ -23,10 +23,10 @@ FLAGS = [
     "-fexceptions",  # C++ exceptions pass through the hooks, which undo their depth count
     f"-I{HERE}",
 ]  # fmt: skip
-# library -> (directory of its sources, libraries it links with)
+# library -> (directories of its sources, libraries it links with)
 LIBRARIES = {
-    "libghtools_shim.so": ("shim", ["-ldl", "-lpthread"]),
-    "libghtools_native.so": ("native", ["-lm"]),
+    "libghtools_shim.so": (["shim", "tasks"], ["-ldl", "-lpthread", "-lm"]),
+    "libghtools_native.so": (["native", "tasks"], ["-lm", "-lpthread"]),
 }
 
 
@@ -50,8 +50,8 @@ def build(extra: list[str] | None = None, out: Path = OUT) -> list[Path]:
     """Compile each library into `out`, replacing it atomically (a running job may have it mapped)."""
     out.mkdir(parents=True, exist_ok=True)
     made = []
-    for name, (folder, libs) in LIBRARIES.items():
-        sources = sorted(str(p) for p in (HERE / folder).glob("*.c"))
+    for name, (folders, libs) in LIBRARIES.items():
+        sources = [str(p) for folder in folders for p in sorted((HERE / folder).glob("*.c"))]
         temporary = out / f".{name}.{os.getpid()}"
         subprocess.run(
             [

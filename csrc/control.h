@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define GH_CONTROL_MAGIC 0x314c525443544847ull /* "GHTCTRL1" */
-#define GH_CONTROL_ABI 1u
+#define GH_CONTROL_ABI 2u
 #define GH_CONTROL_BYTES 4096u
 
 #define GH_CONTROL_FIELDS(S, L)                                                                             \
@@ -25,6 +25,7 @@
     L(hot_line)                                                                                             \
     S(int64_t, off_until_ns, "<i8")     /* tracking is off until then (CLOCK_MONOTONIC) */                  \
     S(int64_t, profile_until_ns, "<i8") /* executions are timed until then */                               \
+    S(int64_t, pause_until_ns, "<i8")   /* ranks look into their mailboxes (mail.h) until then */           \
     S(uint64_t, epoch, "<u8")           /* grows with each request */
 
 #define GH_CTL_S_(type, name, code) type name;

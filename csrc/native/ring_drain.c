@@ -7,6 +7,7 @@
 
 #include "control.h"
 #include "export.h"
+#include "mail.h"
 #include "ring.h"
 
 struct gh_cursor {
@@ -121,11 +122,12 @@ GH_EXPORT void gh_control_init(void *map)
                                 __ATOMIC_RELAXED);
 }
 
-/* which: 0 tracking off, 1 profile; until: CLOCK_MONOTONIC ns, 0 = not asked. Returns the new epoch. */
+/* which: 0 tracking off, 1 profile, 2 pause; until: CLOCK_MONOTONIC ns, 0 = not asked. Returns the new epoch. */
 GH_EXPORT uint64_t gh_control_set(void *map, int which, int64_t until_ns)
 {
     struct gh_control *page = map;
-    __atomic_store_n(which ? &page->profile_until_ns : &page->off_until_ns, until_ns, __ATOMIC_RELEASE);
+    int64_t *word[] = {&page->off_until_ns, &page->profile_until_ns, &page->pause_until_ns};
+    __atomic_store_n(word[which], until_ns, __ATOMIC_RELEASE);
     return __atomic_add_fetch(&page->epoch, 1, __ATOMIC_ACQ_REL);
 }
 
@@ -139,6 +141,9 @@ GH_EXPORT uint64_t gh_control_set(void *map, int which, int64_t until_ns)
 #define A_LIVE(name, n) {"live." #name, "S" TEXT(n), offsetof(struct gh_live, name)},
 #define S_COMM(type, name, code) {"comm." #name, code, offsetof(struct gh_comm, name)},
 #define A_COMM(name, n) {"comm." #name, "S" TEXT(n), offsetof(struct gh_comm, name)},
+#define S_MAIL(type, name, code) {"mail." #name, code, offsetof(struct gh_mail, name)},
+#define V_MAIL(type, name, n, code) {"mail." #name, "(" TEXT(n) ",)" code, offsetof(struct gh_mail, name)},
+#define A_MAIL(name, n) {"mail." #name, "S" TEXT(n), offsetof(struct gh_mail, name)},
 #define S_CONTROL(type, name, code) {"control." #name, code, offsetof(struct gh_control, name)},
 #define NOTHING(name)
 
@@ -149,7 +154,8 @@ struct layout_line {
 
 static const struct layout_line layout[] = {
     GH_RECORD_FIELDS(S_RECORD) GH_HEADER_FIELDS(S_HEADER, A_HEADER) GH_LIVE_FIELDS(S_LIVE, A_LIVE, NOTHING)
-        GH_COMM_FIELDS(S_COMM, A_COMM) GH_CONTROL_FIELDS(S_CONTROL, NOTHING)};
+        GH_COMM_FIELDS(S_COMM, A_COMM) GH_CONTROL_FIELDS(S_CONTROL, NOTHING)
+            GH_MAIL_FIELDS(S_MAIL, V_MAIL, A_MAIL, NOTHING)};
 
 GH_EXPORT int gh_layout(unsigned i, const char **name, const char **code, uint64_t *offset)
 {

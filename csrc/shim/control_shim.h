@@ -20,7 +20,8 @@ static inline bool gh_control_tracking(struct gh_live *live)
 {
     const struct gh_control *page = gh_control_page;
     int64_t asked = __atomic_load_n(&page->off_until_ns, __ATOMIC_RELAXED) |
-                    __atomic_load_n(&page->profile_until_ns, __ATOMIC_RELAXED);
+                    __atomic_load_n(&page->profile_until_ns, __ATOMIC_RELAXED) |
+                    __atomic_load_n(&page->pause_until_ns, __ATOMIC_RELAXED);
     if (__builtin_expect(!asked && __atomic_load_n(&page->epoch, __ATOMIC_RELAXED) ==
                                        __atomic_load_n(&live->control_epoch, __ATOMIC_RELAXED) &&
                              __atomic_load_n(&live->tracking, __ATOMIC_RELAXED),

@@ -79,7 +79,7 @@ static int open_job_dir(const char *job)
 
 static uint64_t file_bytes(uint64_t slots)
 {
-    return 2 * GH_PAGE + GH_COMM_CAP * sizeof(struct gh_comm) + slots * sizeof(struct gh_slot);
+    return GH_HEAD_PAGES * GH_PAGE + GH_COMM_CAP * sizeof(struct gh_comm) + slots * sizeof(struct gh_slot);
 }
 
 /* The default, or what GHT_RING_SLOTS says, halved until the file takes at most a sixteenth of what is free:
@@ -123,7 +123,7 @@ static void fill_header(struct gh_header *h, const char *job, uint64_t slots, in
     struct stat st;
     gh_rank_read(&who);
     h->abi = GH_RING_ABI;
-    h->header_bytes = 2 * GH_PAGE;
+    h->header_bytes = GH_HEAD_PAGES * GH_PAGE;
     h->comm_bytes = sizeof(struct gh_comm);
     h->comm_cap = GH_COMM_CAP;
     h->slot_bytes = sizeof(struct gh_slot);
@@ -189,7 +189,8 @@ static bool open_new(int comm_rank, int comm_size)
     gh_control_open(dir);
     ring.header = (struct gh_header *)map;
     ring.live = (struct gh_live *)(map + GH_PAGE);
-    ring.comms = (struct gh_comm *)(map + 2 * GH_PAGE);
+    ring.mail = (struct gh_mail *)(map + 2 * GH_PAGE);
+    ring.comms = (struct gh_comm *)(map + GH_HEAD_PAGES * GH_PAGE);
     ring.slots = (struct gh_slot *)(map + file_bytes(0));
     ring.mask = slots - 1;
     fill_header(ring.header, job, slots, comm_rank, comm_size);

@@ -4,12 +4,14 @@
 
 /* What ring.c and comm.c share: the open ring. */
 
+#include "mail.h"
 #include "ring.h"
 #include "shim.h"
 
 struct gh_ring {
     struct gh_header *header;
     struct gh_live *live;
+    struct gh_mail *mail;
     struct gh_comm *comms;
     struct gh_slot *slots;
     uint64_t mask;

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 RING_MAGIC = 0x31474E4952544847  # "GHTRING1"
-RING_ABI = 1
+RING_ABI = 2
 CONTROL_MAGIC = 0x314C525443544847  # "GHTCTRL1"
-CONTROL_ABI = 1
+CONTROL_ABI = 2
 PAGE = 4096
+HEAD_PAGES = 3  # header, live, mail
+MAIL_AT = 2 * PAGE
 
 BACKENDS: dict[int, str] = {1: "gloo", 2: "nccl"}
 
@@ -114,6 +116,34 @@ CONTROL_DTYPE = _at(
         ("page_bytes", "<u4", 12),
         ("off_until_ns", "<i8", 64),
         ("profile_until_ns", "<i8", 72),
-        ("epoch", "<u8", 80),
+        ("pause_until_ns", "<i8", 80),
+        ("epoch", "<u8", 88),
+    ]
+)
+
+MAIL_DTYPE = _at(
+    [
+        ("pause", "<u8", 0),
+        ("until_ns", "<i8", 8),
+        ("stop_seq", "<i8", 16),
+        ("drain_ns", "<i8", 24),
+        ("released", "<u8", 32),
+        ("answered", "<u8", 64),
+        ("state", "<u4", 72),
+        ("tid", "<u4", 76),
+        ("at_seq", "<i8", 80),
+        ("arrived_ns", "<i8", 88),
+        ("drained_ns", "<i8", 96),
+        ("left_ns", "<i8", 104),
+        ("task", "<u8", 128),
+        ("kind", "<u4", 136),
+        ("pad", "<u4", 140),
+        ("arg", "(24,)<i8", 144),
+        ("text", "S256", 336),
+        ("done", "<u8", 640),
+        ("status", "<i4", 648),
+        ("count", "<u4", 652),
+        ("value", "(256,)<i8", 656),
+        ("said", "S256", 2704),
     ]
 )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ghtools.job.layout import (
     BACKENDS,
     COMM_DTYPE,
+    HEAD_PAGES,
     HEADER_DTYPE,
     LIVE_DTYPE,
     PAGE,
@@ -128,7 +129,7 @@ def _check_header(head: Any, size: int, path: Path) -> None:
     header_bytes, comm_cap, slot_cap = (int(head[k]) for k in ("header_bytes", "comm_cap", "slot_cap"))
     slot_off, file_bytes = int(head["slot_off"]), int(head["file_bytes"])
     sound = (
-        header_bytes == 2 * PAGE
+        header_bytes == HEAD_PAGES * PAGE
         and int(head["comm_bytes"]) == COMM_DTYPE.itemsize
         and int(head["slot_bytes"]) == RECORD_DTYPE.itemsize + 8
         and 0 < slot_cap <= 1 << 24
@@ -179,7 +180,7 @@ def ring_state(path: Path) -> State | Literal["bad"]:
         with path.open("rb") as file:
             raw = file.read(2 * PAGE)
             size = os.fstat(file.fileno()).st_size
-        if len(raw) < 2 * PAGE:
+        if len(raw) < HEAD_PAGES * PAGE:
             return "bad"
         head = np.frombuffer(raw, HEADER_DTYPE, 1)[0]
         _check_header(head, size, path)
@@ -207,7 +208,7 @@ class RingReader:
             raise MissingError(f"cannot open {path}", str(error)) from error
         try:
             self._size = os.fstat(self._fd).st_size
-            if self._size < 2 * PAGE:
+            if self._size < HEAD_PAGES * PAGE:
                 raise InputError(f"cannot read {path}", f"it is too short for a ring ({self._size} bytes)")
             self._map = mmap.mmap(self._fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError) as error:
@@ -280,7 +281,7 @@ class RingReader:
         self._check_size()
         count = min(self.live().comm_count, self._comm_cap)
         out = np.zeros(count, COMM_DTYPE)
-        got = lib.gh_ring_comms(self._base + 2 * PAGE, count, out.ctypes.data)
+        got = lib.gh_ring_comms(self._base + HEAD_PAGES * PAGE, count, out.ctypes.data)
         return [
             CommInfo(
                 id=int(c["id"]),

@@ -10,13 +10,13 @@ from tests.conftest import ROOT
 
 CSRC = ROOT / "csrc"
 HERE = Path(__file__).resolve().parent
-SHIM_SOURCES = sorted((CSRC / "shim").glob("*.c"))
+SHIM_SOURCES = [*sorted((CSRC / "shim").glob("*.c")), *sorted((CSRC / "tasks").glob("*.c"))]
 WARN = ["-std=gnu11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fvisibility=hidden", "-fexceptions", "-g"]
 
 
 def cc(out: Path, sources: list[Path], *flags: str) -> Path:
     """Compile and link `sources` into `out` (by its name a library or a program)."""
     kind = ["-shared", "-fPIC"] if ".so" in out.name else []
-    command = ["cc", *WARN, *kind, f"-I{CSRC}", "-o", str(out), *map(str, sources), *flags, "-ldl", "-lpthread"]
+    command = ["cc", *WARN, *kind, f"-I{CSRC}", "-o", str(out), *map(str, sources), *flags, "-ldl", "-lpthread", "-lm"]
     subprocess.run(command, check=True)
     return out

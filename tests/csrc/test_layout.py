@@ -21,6 +21,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "live": layout.LIVE_DTYPE,
     "comm": layout.COMM_DTYPE,
     "control": layout.CONTROL_DTYPE,
+    "mail": layout.MAIL_DTYPE,
 }
 
 
