@@ -178,7 +178,7 @@ def ring_state(path: Path) -> State | Literal["bad"]:
     """State of a ring's process without keeping the file open; "bad" if it is not a sound ring."""
     try:
         with path.open("rb") as file:
-            raw = file.read(2 * PAGE)
+            raw = file.read(HEAD_PAGES * PAGE)
             size = os.fstat(file.fileno()).st_size
         if len(raw) < HEAD_PAGES * PAGE:
             return "bad"
