@@ -71,7 +71,8 @@ enum gh_dtype {
     X(GROUPED, 4)                                                                                           \
     X(ASYNC, 8)                                                                                             \
     X(BYTES_UNKNOWN, 16)                                                                                    \
-    X(EXEC, 32)
+    X(EXEC, 32)                                                                                             \
+    X(PAUSED, 64)
 
 enum gh_flag {
 #define X(upper, value) GH_FLAG_##upper = value,

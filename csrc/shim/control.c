@@ -67,6 +67,7 @@ bool gh_control_look(struct gh_live *live)
 {
     struct gh_control *page = gh_control_page;
     uint32_t tracking = !stands(&page->off_until_ns), profiling = stands(&page->profile_until_ns);
+    stands(&page->pause_until_ns); /* clears it when it has run out */
     uint64_t epoch = __atomic_load_n(&page->epoch, __ATOMIC_RELAXED);
     if (__atomic_load_n(&live->tracking, __ATOMIC_RELAXED) != tracking)
         __atomic_store_n(&live->tracking, tracking, __ATOMIC_RELAXED);

@@ -30,4 +30,10 @@ static inline bool gh_control_tracking(struct gh_live *live)
     return gh_control_look(live);
 }
 
+/* Is a pause asked for; the lease is looked at by whoever finds that it is. */
+static inline bool gh_control_pausing(void)
+{
+    return __atomic_load_n(&gh_control_page->pause_until_ns, __ATOMIC_RELAXED) != 0;
+}
+
 #endif

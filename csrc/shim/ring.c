@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "control_shim.h"
+#include "pause.h"
 #include "ring_put.h"
 #include "ring_shim.h"
 #include "shim.h"
@@ -269,7 +270,11 @@ int64_t gh_call(const struct gh_call *call)
         return -1;
     /* Counted even while tracking is off: the number of a call means the same whoever was watching. */
     uint64_t seq = __atomic_fetch_add(&r->live->calls, 1, __ATOMIC_RELAXED);
-    if (GH_UNLIKELY(!gh_control_tracking(r->live)))
+    bool tracking = gh_control_tracking(r->live);
+    uint16_t flags = call->flags;
+    if (GH_UNLIKELY(gh_control_pausing()) && gh_pause(r->mail, (int64_t)seq))
+        flags |= GH_FLAG_PAUSED;
+    if (GH_UNLIKELY(!tracking))
         return -1;
     struct gh_record record = {
         .t_ns = clock_ns(CLOCK_MONOTONIC) + r->clock_offset_ns,
@@ -279,7 +284,7 @@ int64_t gh_call(const struct gh_call *call)
         .seq = (int64_t)seq,
         .lane = call->lane,
         .peer = call->peer,
-        .flags = call->flags,
+        .flags = flags,
         .op = call->op,
         .dtype = call->dtype,
     };

@@ -77,6 +77,9 @@ extern GH_TLS struct gh_gloo_current {
     struct gh_call call;
 } gh_gloo_current;
 
+/* hooks_gloo_exec.c */
+bool gh_gloo_drained(void); /* every collective that was enqueued has been executed */
+
 /* hooks_gloo_groups.c */
 void gh_gloo_forget(void); /* in a forked child */
 

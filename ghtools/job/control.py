@@ -28,7 +28,7 @@ lib.gh_control_init.argtypes = [ctypes.c_void_p]
 lib.gh_control_set.restype = ctypes.c_uint64
 lib.gh_control_set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
 
-_TRACKING, _PROFILE = 0, 1  # which request, for gh_control_set
+_TRACKING, _PROFILE, _PAUSE = 0, 1, 2  # which request, for gh_control_set
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,10 @@ class ControlPage:
     def set_profiling(self, on: bool, lease_s: float = 10.0) -> int:
         """Time executions for `lease_s` seconds, or stop; the new epoch."""
         return self._set(_PROFILE, on, lease_s)
+
+    def set_pausing(self, on: bool, lease_s: float = 10.0) -> int:
+        """Have all ranks look into their mailboxes (job/pause.py) for `lease_s` seconds; the new epoch."""
+        return self._set(_PAUSE, on, lease_s)
 
     def read(self) -> Requests:
         """What the page asks for now."""

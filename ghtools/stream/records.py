@@ -49,6 +49,7 @@ FLAG_GROUPED = 4  # the call was made between GroupStart and GroupEnd
 FLAG_ASYNC = 8  # the call returned before its work was done
 FLAG_BYTES_UNKNOWN = 16  # the size could not be read (bytes is 0)
 FLAG_EXEC = 32  # not a call but its execution: t_ns is when it began to run, dur_ns how long it ran
+FLAG_PAUSED = 64  # the rank was held before this call (a test at a boundary); the time up to it is not the job's
 
 # Phases of `iters.phase`; the order is the wire code.
 PHASES: tuple[str, ...] = (
@@ -154,7 +155,7 @@ class Calls(Record):
     t_ns: Array = col("<i8", "when the host entered the call, ns since the epoch")
     op: Array = col("u1", "operation (0 unknown, 1 all_reduce, 2 all_gather, ...: records.OPS)")
     dtype: Array = col("u1", "element type (records.DTYPES)")
-    flags: Array = col("<u2", "bits: 1 duration invalid, 2 captured, 4 grouped, 8 async, 16 size unknown, 32 execution")
+    flags: Array = col("<u2", "bits: 1 duration invalid, 2 captured, 4 grouped, 8 async, 16 size unknown, 32 execution, 64 held before it")
     peer: Array = col("<i4", "peer (send, recv) or root inside the communicator, -1 = none")
     comm: Array = col("<u8", "communicator identity")
     bytes: Array = col("<i8", "message size in bytes, as the rank passed it")

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the ranks of a running job can be stopped: a coming iteration, and the call with which it begins on each rank.
+
+All ranks stop before the same iteration, so each has issued all that the iterations before need (DESIGN section 5). The
+shim counts calls and knows nothing of iterations; here the number of that call is foretold from the steady iterations
+before. A foretold number that is wrong costs a pause that does not come about, not more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ghtools.detect.period import PeriodFinder
+from ghtools.stream.records import FLAG_EXEC, Calls, Comm, Iters, Job, Record, columns
+
+from .align import offset
+from .collect import Bounds
+
+STEADY_ITERS = 3  # with the same number of calls, the last ones of every rank
+KEPT = 64  # iterations of a rank that are remembered
+AHEAD_ITERS = 2  # over the newest iteration that any rank has begun
+NOTICE_S = 0.15  # for the request to be written and seen
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """`stops`: rank -> number of the call before which it is to stop. `in_s`: when that will be, roughly."""
+
+    stops: dict[int, int]
+    in_s: float
+    iteration_s: float
+
+
+@dataclass
+class BoundaryFinder:
+    """Fed with a job's records; `at` says where it can be stopped, once it can be said."""
+
+    finder: PeriodFinder = field(default_factory=PeriodFinder)
+    iters: dict[int, list[Iters]] = field(default_factory=dict)
+    running: set[int] = field(default_factory=set)
+    world_size: int = 0
+    why_not: str = "no call has been seen"
+
+    def feed(self, records: Iterable[Record]) -> None:
+        """Take what has come."""
+        for record in records:
+            if isinstance(record, Job):
+                self.world_size = record.world_size
+                self.running = {r["rank"] for r in record.ranks if r.get("state") == "running"}
+                self._take(self.finder.job(record))
+            elif isinstance(record, Comm):
+                self._take(self.finder.comm(record))
+            elif isinstance(record, Calls):
+                entries = record.flags & FLAG_EXEC == 0
+                self._take(self.finder.feed(record if entries.all() else _some(record, entries)))
+
+    def _take(self, made: Iterable[Record]) -> None:
+        for record in made:
+            if isinstance(record, Iters) and len(record.index):
+                kept = self.iters.setdefault(record.rank, [])
+                if kept and kept[-1].incarnation != record.incarnation:
+                    kept.clear()
+                kept.append(record)
+                del kept[:-KEPT]
+
+    def at(self, now_ns: int) -> Boundary | None:
+        """A boundary for all running ranks, None if there is none yet (`why_not` says why).
+
+        `now_ns` is on the clock of the calls.
+        """
+        if not self.running:
+            self.why_not = "no rank runs"
+            return None
+        bounds: dict[int, Bounds] = {}
+        calls: dict[int, int] = {}
+        for rank in sorted(self.running):
+            of_rank = _bounds(self.iters.get(rank, []))
+            if len(of_rank.index) <= STEADY_ITERS:
+                self.why_not = f"rank {rank} shows no iteration yet"
+                return None
+            steps, numbers = np.diff(of_rank.seq[-STEADY_ITERS - 1 :]), np.diff(of_rank.index[-STEADY_ITERS - 1 :])
+            if of_rank.seq.min() < 0 or np.any(numbers != 1) or np.any(steps != steps[0]) or steps[0] <= 0:
+                self.why_not = f"the last iterations of rank {rank} do not have the same number of calls"
+                return None
+            bounds[rank], calls[rank] = of_rank, int(steps[0])
+        first = min(bounds)
+        shift = {rank: offset(b, bounds[first], one_clock=True) for rank, b in bounds.items()}
+        iteration_s = float(np.median([np.median(b.dur_ns[-16:]) for b in bounds.values()])) / 1e9
+        if iteration_s <= 0:
+            self.why_not = "the iterations have no length"
+            return None
+        # An iteration is known when the next one has begun; more may have begun since.
+        begun = {r: int(b.index[-1]) + shift[r] + 1 + _since(b, now_ns, iteration_s) for r, b in bounds.items()}
+        target = max(begun.values()) + AHEAD_ITERS + math.ceil(NOTICE_S / iteration_s)
+        stops = {
+            rank: int(b.seq[-1]) + calls[rank] * (target - int(b.index[-1]) - shift[rank]) for rank, b in bounds.items()
+        }
+        self.why_not = ""
+        return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s)
+
+
+def _since(bounds: Bounds, now_ns: int, iteration_s: float) -> int:
+    """Whole iterations that may have passed since the newest known one ended."""
+    passed_s = (now_ns - int(bounds.t_ns[-1]) - int(bounds.dur_ns[-1])) / 1e9
+    return max(0, min(1 << 20, int(passed_s / iteration_s)))
+
+
+def _bounds(records: list[Iters]) -> Bounds:
+    def column(name: str) -> Any:
+        parts = [getattr(record, name) for record in records]
+        return np.concatenate(parts)[-KEPT:] if parts else np.empty(0, np.int64)
+
+    return Bounds(*(column(name) for name in ("index", "t_ns", "dur_ns", "phase", "seq")))
+
+
+def _some(calls: Calls, where: Any) -> Calls:
+    """Rows of a batch that pass `where`."""
+    return Calls(
+        rank=calls.rank, incarnation=calls.incarnation, lost=calls.lost,
+        **{name: getattr(calls, name)[where] for name in columns(Calls)},
+    )  # fmt: skip
