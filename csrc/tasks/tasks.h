@@ -18,6 +18,49 @@
 #define GH_TASK_EXCHANGE 4u  /* link.c */
 #define GH_TASK_CLOSE 5u     /* link.c: let the listener go */
 
+/* GH_TASK_GEMM: square matrices of floats, GH_TEST_SIZE is their edge, 1 to 8192; each thread multiplies its own.
+ * GH_TASK_BANDWIDTH: a triad over three arrays that take GH_TEST_SIZE bytes together, up to 4 GiB; each thread has
+ * its share of them.
+ * In both, after a warm-up, each repeat is a window of fixed length in which as many steps as fit are done and counted:
+ * so all ranks that are tested at once contend for all of it. A CPU quota is seen in windows of whole periods of it, of
+ * 100 ms as a rule: 400 ms do.
+ * EBADMSG: a result was wrong. ENOMEM: there is no room without harm. ECANCELED: the leave ended. */
+enum gh_test_arg {
+    GH_TEST_SIZE,
+    GH_TEST_REPEATS, /* 1 to GH_TEST_MOST */
+    GH_TEST_THREADS, /* 1 to 512 */
+    GH_TEST_WINDOW,  /* ns, up to 10 s */
+    GH_TEST_KERNEL,  /* GEMM: 0 the best for this CPU, 1 plain, 2 AVX2 with FMA, 3 AVX-512 */
+};
+#define GH_TEST_MOST 16
+
+/* Their values: the head, then for each repeat done a row. -1 is not known. Python has the same names (job/task.py). */
+enum gh_test_head {
+    GH_HEAD_REPEATS,
+    GH_HEAD_KERNEL,
+    GH_HEAD_THREADS,
+    GH_HEAD_CPUS,     /* the thread may run on */
+    GH_HEAD_QUOTA,    /* us of CPU for each ... */
+    GH_HEAD_PERIOD,   /* us; the tightest of the cgroup and its parents */
+    GH_HEAD_CHECKSUM, /* of what the last repeat made */
+    GH_HEAD_COUNT = 8
+};
+enum gh_test_row {
+    GH_ROW_T,         /* when it began, ns since the epoch */
+    GH_ROW_WALL,      /* ns, mean over the threads */
+    GH_ROW_CPU,       /* ns of CPU that the threads used together */
+    GH_ROW_WORK,      /* flops or bytes, of the threads together; a triad moves three arrays, as STREAM counts */
+    GH_ROW_FORCED,    /* involuntary context switches of the threads */
+    GH_ROW_WAITED,    /* ns on a run queue, of the threads together; throttled time is in it */
+    GH_ROW_THROTTLED, /* ns that the cgroup (or the parent that was longest) was throttled */
+    GH_ROW_PERIODS,   /* of the quota */
+    GH_ROW_HELD,      /* ... in which it was throttled */
+    GH_ROW_BUSY,      /* ns of CPU used on the whole host */
+    GH_ROW_STEAL,     /* ns taken from this virtual machine by its host, all CPUs */
+    GH_ROW_KHZ,       /* clock of the CPU at the end */
+    GH_ROW_COUNT
+};
+
 struct gh_task {
     uint32_t kind;
     int64_t arg[GH_TASK_ARGS];
@@ -40,8 +83,8 @@ struct gh_leave {
 /* Fills `out`. An unknown kind is ENOSYS. */
 void gh_task_run(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 
-__attribute__((weak)) void gh_task_gemm(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
-__attribute__((weak)) void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
+void gh_task_gemm(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
+void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 __attribute__((weak)) void gh_task_listen(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 __attribute__((weak)) void gh_task_exchange(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 __attribute__((weak)) void gh_task_close(void); /* also called when a pause ends, whoever ended it */
