@@ -146,15 +146,20 @@ class RankBuffer:
 
         return Bounds(index[first], column("t_ns"), column("dur_ns"), column("phase"), column("seq"))
 
+    def entries(self) -> Rows:
+        """Calls in the order of issue, with `dur` -1: their times of entry are all that is known."""
+        calls = join(self.calls)
+        if np.any(calls.seq[1:] < calls.seq[:-1]):  # threads of one process can publish out of order
+            calls = calls.take(np.argsort(calls.seq, kind="stable"))
+        return calls
+
     def executions(self, on_device: bool = False) -> Rows:
         """Executions with their host entries, in the order of issue; where there are none, the host entries alone.
 
         `on_device`: the host only enqueues and runs ahead of the device, so the begin of the execution stands for
         the entry. Sends and receives that were not timed (gloo's are not) are among the rows, with `dur` -1.
         """
-        calls, execs = join(self.calls), join(self.execs)
-        if np.any(calls.seq[1:] < calls.seq[:-1]):  # threads of one process can publish out of order
-            calls = calls.take(np.argsort(calls.seq, kind="stable"))
+        calls, execs = self.entries(), join(self.execs)
         if not len(execs.seq):
             return calls
         in_order = np.all(execs.seq[1:] >= execs.seq[:-1]) and np.all(execs.seq >= 0)

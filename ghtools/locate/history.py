@@ -92,13 +92,14 @@ class History:
         parts = [block.ranks.it for block in self.blocks]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
-    def window(self, first: int, last: int) -> Window:
-        """Iterations from `first` to `last`, both included."""
+    def window(self, numbers: Ints) -> Window:
+        """These iterations (ascending numbers), as far as they are kept."""
+        first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
         chosen = [block for block in self.blocks if block.last >= first and block.first <= last]
         return Window(
-            _rows(RankIters, (block.ranks for block in chosen), first, last),
-            _rows(Members, (block.members for block in chosen), first, last),
-            _rows(Transfers, (block.transfers for block in chosen), first, last),
+            _rows(RankIters, (block.ranks for block in chosen), numbers),
+            _rows(Members, (block.members for block in chosen), numbers),
+            _rows(Transfers, (block.transfers for block in chosen), numbers),
         )
 
     @property
@@ -112,7 +113,7 @@ class History:
         return self.blocks[0].first if self.blocks else 0
 
 
-def _rows(cls: type[T], tables: Iterable[T], first: int, last: int) -> T:
+def _rows(cls: type[T], tables: Iterable[T], numbers: Ints) -> T:
     """Rows of those iterations in one table."""
     parts = list(tables)
     names = list(cls.__dataclass_fields__)
@@ -120,7 +121,7 @@ def _rows(cls: type[T], tables: Iterable[T], first: int, last: int) -> T:
     if not parts:
         floats = {"wait", "last", "spread", "time", "dur", "own", "longest"} & set(names)
         return cls(**{name: np.empty(0, float if name in floats else np.int64) for name in names})
-    keep = [(part.it >= first) & (part.it <= last) for part in parts]
+    keep = [np.isin(part.it, numbers) for part in parts]
     for name in names:
         columns[name] = np.concatenate([getattr(part, name)[k] for part, k in zip(parts, keep, strict=True)])
     return cls(**columns)

@@ -27,6 +27,7 @@ MAX_HELD = 1 << 22  # rows of all ranks, held back for ranks that have said noth
 GONE_ROUNDS = 4  # and by so many records of every other rank, since one record can hold many iterations
 MAX_KEYS = 1 << 20
 MAX_BLOCK = 64  # iterations reduced at a time
+FEW = 4  # iterations, before it is known which share of the calls is timed at all
 WHOLE = 0.9  # an iteration with fewer rows than this share of the usual was not seen as a whole
 
 
@@ -60,7 +61,10 @@ class Profiler:
     """Feed it calls and iterations; `advance` reduces what is complete."""
 
     def __init__(self, groups: Groups) -> None:
-        self.groups, self.history, self.dropped = groups, History(), Dropped()
+        self.groups, self.dropped = groups, Dropped()
+        # Iterations with durations and those of which only the times of entry are known: what was made of arrivals
+        # cannot be compared with what durations tell, and executions may be timed in a few stretches only.
+        self.durations, self.arrivals = History(), History()
         self.keys: list[Key] = []
         self._key_number: dict[int, int] = {}
         self.buffers: dict[int, RankBuffer] = {}
@@ -71,7 +75,8 @@ class Profiler:
         self._ref = -1  # the rank whose numbers all others are brought to
         self._apart: dict[int, float] = {}  # how far the begins of an iteration are from the reference's, ns
         self._carry: dict[int, tuple[int, int]] = {}  # by rank: the last row reduced, its call and how long it held
-        self._counts: dict[int, deque[int]] = {}
+        self._counts: dict[tuple[int, bool], deque[int]] = {}  # rows of a usual iteration, by rank and timed or not
+        self._shares: dict[tuple[int, bool], deque[float]] = {}  # of a usual iteration's calls, that were timed
         self._next: int | None = None  # first iteration not reduced yet
         self.timed = False  # durations have been seen
 
@@ -79,10 +84,7 @@ class Profiler:
         """Take calls of one rank."""
         if 0 <= rec.rank < MAX_RANK:
             self._buffer(rec.rank, rec.incarnation).add(rec, self.dropped)
-            if not self.timed and self.buffers[rec.rank].seen_exec:
-                # What was made of arrivals cannot be compared with what durations tell.
-                self.timed = True
-                self.history.blocks.clear()
+            self.timed = self.timed or self.buffers[rec.rank].seen_exec
 
     def iters(self, rec: Iters) -> None:
         """Take iterations of one rank."""
@@ -99,7 +101,8 @@ class Profiler:
         elif found.incarnation != incarnation:
             self._newest.pop(rank, None)
             self._shift.pop(rank, None)
-            self._counts.pop(rank, None)
+            self._counts.pop((rank, True), None)
+            self._counts.pop((rank, False), None)
         return found
 
     def advance(self, final: bool = False) -> bool:
@@ -131,6 +134,11 @@ class Profiler:
         """Whether any rank has said an iteration."""
         return bool(self._newest)
 
+    @property
+    def last(self) -> int:
+        """Newest iteration that was reduced, -1 if there is none."""
+        return max(self.durations.last, self.arrivals.last)
+
     def whole(self) -> None:
         """Take all that each rank did as one iteration, where none could be made out."""
         for rank, buffer in self.buffers.items():
@@ -152,7 +160,8 @@ class Profiler:
         Each rank's own clock decides; the least number is taken.
         """
         found: list[int] = []
-        for block in self.history.blocks:
+        blocks = sorted(self.durations.blocks + self.arrivals.blocks, key=lambda block: block.first)
+        for block in blocks:
             table = block.ranks
             for rank, t_ns in begins.items():
                 mine = np.ones(len(table.it), bool) if rank < 0 else table.rank == rank
@@ -163,15 +172,15 @@ class Profiler:
                 break
         if found:
             return min(found)
-        newest = self.history.blocks[-1].ranks if self.history.blocks else None
+        newest = blocks[-1].ranks if blocks else None
         if newest is None:
             return None
         t_ns = begins.get(-1, min(begins.values(), default=0))
         last = int(newest.t_ns.max()) if len(newest.t_ns) else 0
         if t_ns > last:
-            return self.history.last + 1
-        oldest = self.history.blocks[0].ranks
-        for block in self.history.blocks:
+            return self.last + 1
+        oldest = blocks[0].ranks
+        for block in blocks:
             if (block.ranks.t_ns + block.ranks.dur / 2 >= t_ns).any():
                 return block.first
         return int(oldest.it.min()) if len(oldest.it) else None
@@ -190,9 +199,16 @@ class Profiler:
             return False
         numbers = np.unique(np.concatenate([bounds[rank].index + self._shift[rank] for rank in known]))
         numbers = numbers[(numbers >= self._next) & (numbers <= last)]
-        seen = {rank: self._see(rank, bounds[rank], not lag) for rank in known}
-        for begin in range(0, len(numbers), MAX_BLOCK):
-            self._block(seen, numbers[begin : begin + MAX_BLOCK])
+        rest = numbers
+        for timed in (True, False) if self.timed else (False,):
+            seen = {rank: self._see(rank, bounds[rank], not lag, timed) for rank in known} if len(rest) else {}
+            mine = np.zeros(len(rest), bool)
+            for rank, its in seen.items():
+                if its is not None:
+                    mine |= np.isin(rest, its.bounds.index[its.usable] + self._shift[rank])
+            some, rest = rest[mine], rest[~mine]
+            for begin in range(0, len(some), MAX_BLOCK):
+                self._block(seen, some[begin : begin + MAX_BLOCK], timed)
         self._next = last + 1
         for rank in known:
             at = int(np.searchsorted(bounds[rank].index, self._next - self._shift[rank]))
@@ -232,30 +248,51 @@ class Profiler:
             if apart is not None:
                 self._apart[rank] = apart
 
-    def _see(self, rank: int, bounds: Bounds, final: bool) -> _Seen | None:
-        """One rank's executions and the iterations they belong to; None if it has none that count."""
+    def _see(self, rank: int, bounds: Bounds, final: bool, timed: bool) -> _Seen | None:
+        """One rank's executions (its calls, if not `timed`) and the iterations they belong to; None if it has none."""
         buffer = self.buffers[rank]
-        if self.timed and not buffer.seen_exec:
+        if timed and not buffer.execs:
             return None
-        rows = buffer.executions(on_device="nccl" in self.groups.backend)
+        rows = buffer.executions(on_device="nccl" in self.groups.backend) if timed else buffer.entries()
         at = iteration_of(rows, bounds)
         count = np.bincount(at[at >= 0], minlength=len(bounds.index))
         usable = (bounds.phase == STEADY) & (count > 0)
-        usual = self._counts.setdefault(rank, deque(maxlen=16))
+        if timed:
+            usable &= self._whole(buffer, bounds, rows, at)
+        usual = self._counts.setdefault((rank, timed), deque(maxlen=16))
         followed = np.append(bounds.index[1:] == bounds.index[:-1] + 1, final)  # what comes last may not be all there
         usual.extend(count[usable & followed][-16:].tolist())
         if usual:
             usable &= count >= WHOLE * float(np.median(usual))
         return _Seen(rows, at, bounds, usable)
 
-    def _block(self, seen: dict[int, _Seen | None], numbers: Any) -> None:
+    def _whole(self, buffer: RankBuffer, bounds: Bounds, rows: Rows, at: Any) -> Any:
+        """Whether each iteration was timed as a whole, and not cut where timing began or ended: as many of its calls
+        have executions as usual, and until it is known what is usual, all of them. Pairs, which gloo does not time,
+        and collectives each for themselves: the few of one must not be lost among the many of the other."""
+        calls = buffer.entries()
+        where = iteration_of(calls, bounds)
+        first = np.append(True, rows.seq[1:] != rows.seq[:-1])[: len(rows.seq)]  # a call can be several executions
+        made = np.ones(len(bounds.index), bool)
+        for pairs in (False, True):
+            mine = (where >= 0) & (np.isin(calls.op, (SEND, RECV)) == pairs)
+            called = np.bincount(where[mine], minlength=len(made))
+            seen = first & (at >= 0) & (np.isin(rows.op, (SEND, RECV)) == pairs)
+            share = np.bincount(at[seen], minlength=len(made)) / np.maximum(called, 1)
+            usual = self._shares.setdefault((buffer.rank, pairs), deque(maxlen=16))
+            usual.extend(share[(called > 0) & (share > 0)][-16:].tolist())
+            expected = min(1.0, float(np.median(usual))) if len(usual) >= FEW else 1.0
+            made &= (called == 0) | (share >= WHOLE * expected)
+        return made
+
+    def _block(self, seen: dict[int, _Seen | None], numbers: Any, timed: bool) -> None:
         """Reduce some iterations, given by their numbers for all ranks."""
         made = (self._part(rank, mine, numbers) for rank, mine in seen.items() if mine is not None)
         parts = [part for part in made if part is not None]
         if not parts:
             return
-        made_of = [self._timed(parts)] if self.timed else []
-        made_of += self._untimed(parts)
+        made_of = [self._timed(parts)] if timed else []
+        made_of += self._untimed(parts, timed)
         found = [places(part.rows, part.at, part.key) for part in parts]
         overlapped = np.unique(np.concatenate([code[runs_on] for code, runs_on in found]))
         ranks = [
@@ -268,7 +305,8 @@ class Profiler:
         )
         members.it, transfers.it = numbers[members.it], numbers[transfers.it]
         joined = RankIters(*(np.concatenate(column) for column in zip(*ranks, strict=True)))
-        self.history.add(Block(int(numbers[0]), int(numbers[-1]), joined, members, transfers))
+        history = self.durations if timed else self.arrivals
+        history.add(Block(int(numbers[0]), int(numbers[-1]), joined, members, transfers))
 
     def _timed(self, parts: list[_Part]) -> Matched:
         """Match what has durations."""
@@ -276,14 +314,18 @@ class Profiler:
         self.dropped.unmatched += made.unmatched
         return made
 
-    def _untimed(self, parts: list[_Part]) -> list[Matched]:
+    def _untimed(self, parts: list[_Part], timed: bool) -> list[Matched]:
         """Match what has times of entry only, on one clock; how long each waited for the last to come is put into its
         rows as their duration. Without any durations that is everything, else sends and receives."""
         chosen = [part.keep & (part.rows.dur < 0) for part in parts]
-        if not any(where.any() for where in chosen):
+        if not timed:  # arrivals are compared on one clock
+            numbers = {int(number) for part in parts for number in np.unique(part.group[part.keep])}
+            apart = [n for n in numbers if self.groups.link(self.groups.group(n).members) == "network"]
+            chosen = [w & ~np.isin(part.group, apart) for w, part in zip(chosen, parts, strict=True)]
+        if timed and not any(where.any() for where in chosen):
             return []
         clocks = {part.rank: 0 for part in parts}
-        if self.timed and len({self.groups.host.get(part.rank) for part in parts}) > 1:
+        if timed and len({self.groups.host.get(part.rank) for part in parts}) > 1:
             clocks = clock_offsets(
                 [
                     (part.rank, part.group, part.it, part.rows.start + part.rows.dur, part.keep & (part.rows.dur >= 0))
@@ -299,8 +341,8 @@ class Profiler:
             wait = made.wait[done : done + n]
             done += n
             dur = part.rows.dur.copy()
-            dur[where] = np.where(np.isfinite(wait), wait, -1 if self.timed else 0).astype(np.int64)
-            if not self.timed:
+            dur[where] = np.where(np.isfinite(wait), wait, -1 if timed else 0).astype(np.int64)
+            if not timed:
                 dur = np.maximum(dur, 0)
             self._carry[part.rank] = (int(part.rows.seq[-1]), int(dur[-1]))
             part.rows = replace(part.rows, start=np.where(where, part.rows.entry, part.rows.start), dur=dur)

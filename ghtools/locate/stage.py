@@ -8,6 +8,7 @@ said again only if it changes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy as np
 from ghtools.detect.period import PeriodFinder
 from ghtools.stream.records import FLAG_EXEC, Calls, Change, Comm, Head, Iters, Job, Link, Record, Suspect, columns
 
-from .case import Case, Onset
+from .case import MIN_ITERS, Case, Onset
 from .groups import Groups
+from .history import Block
 from .judge import Judgement, judge
 from .layout import Layout, known
 from .pairs import pair_tables, suspects
@@ -50,8 +52,10 @@ class ProfileStage:
         self._onset: Onset | None = None
         self._onset_t_ns: dict[int, int] = {}  # by rank, -1 = the job
         self._onset_it: int | None = None
-        self._judged = self._judged_total = 0
+        self._judged = {True: 0, False: 0}  # iterations of the last judgement: with durations, from arrivals
+        self._judged_total = {True: 0, False: 0}
         self._since = 0  # first iteration after the last episode
+        self._episodes: deque[tuple[int, int]] = deque(maxlen=64)  # first slow iteration and first after, of the past
         self._confirmed = False  # the onset is one of the job and more than a suspicion
         self._said: dict[tuple[str, tuple[int, ...], str], str] = {}
         self._named: dict[tuple[str, tuple[int, ...], str], Suspect] = {}  # for the present onset
@@ -130,11 +134,13 @@ class ProfileStage:
             if change.stage == "withdrawn":
                 yield from self._take_back(change)
             else:
+                ended = self.profiler.iteration_at({-1: change.onset_t_ns})
                 if not self._named:
-                    yield from self._judge(final=True, until=self.profiler.iteration_at({-1: change.onset_t_ns}))
-                self._since = self.profiler.history.last + 1
+                    yield from self._judge(final=True, until=ended)
+                self._since = self.profiler.last + 1
+                self._episodes.append((self._first_slow(), self._since if ended is None else ended))
             self._onset, self._onset_t_ns, self._onset_it, self._said, self._named = None, {}, None, {}, {}
-            self._confirmed, self._judged_total = False, self.profiler.history.total
+            self._confirmed, self._judged_total = False, self._totals()
         elif change.type in ("onset", "drift") and change.stage in ("suspected", "confirmed"):
             if change.verdict in ("warm-up", "restart", "planned", "blip"):
                 return
@@ -143,9 +149,9 @@ class ProfileStage:
             if self._onset is not None and (change.level == "rank" or (self._confirmed and not confirmed)):
                 return
             if self._onset is None or (change.level == "job" and change.episode != self._onset.episode):
-                self._judged, self._said = 0, {}
+                self._judged, self._said = {True: 0, False: 0}, {}
             if confirmed and not self._confirmed:
-                self._judged = 0
+                self._judged = {True: 0, False: 0}
             self._confirmed = confirmed and change.level == "job"
             self._onset = Onset(change.before_ns, change.after_ns, change.episode, change.onset_index)
             self._onset_it = None
@@ -165,30 +171,44 @@ class ProfileStage:
         """Number of the first slow iteration, from the begins that the changes name."""
         if self._onset_it is None:
             self._onset_it = self.profiler.iteration_at(self._onset_t_ns)
-        return self._onset_it if self._onset_it is not None else self.profiler.history.first
+        first = min((block.first for block in self._blocks()), default=0)
+        return self._onset_it if self._onset_it is not None else first
+
+    def _blocks(self) -> list[Block]:
+        return [history.blocks[0] for history in (self.profiler.durations, self.profiler.arrivals) if history.blocks]
+
+    def _totals(self) -> dict[bool, int]:
+        return {True: self.profiler.durations.total, False: self.profiler.arrivals.total}
 
     def _judge(self, final: bool, until: int | None = None) -> Iterator[Record]:
-        """Judge if it is time to, `final` or not; iterations before `until` only."""
-        history = self.profiler.history
-        if not history.blocks:
+        """Judge if it is time to, `final` or not; iterations before `until` only.
+
+        By durations where there are enough of them since the onset, else by arrivals.
+        """
+        if not self._blocks():
             if final:
                 yield self._empty()
             return
-        numbers = history.numbers()
-        if until is not None:
-            numbers = numbers[numbers < until]
+        first = self._since if self._onset is None else self._first_slow()
+        chosen = {timed: self._numbers(timed, first, until) for timed in (True, False)}
+        timed = len(chosen[True]) >= MIN_ITERS or not len(chosen[False])
+        if timed and not final and self._onset is None and (chosen[True] < self.profiler.last - WINDOW).all():
+            timed = False  # what durations tell is old
+        numbers, history = chosen[timed], self.profiler.durations if timed else self.profiler.arrivals
         before = None
         if self._onset is not None:
-            onset = self._first_slow()
-            past, numbers = numbers[numbers < onset - LEAVE_OUT], numbers[numbers >= onset]
             steps = AFTER_ONSET if self._confirmed else WHILE_SUSPECTED
-            due = any(self._judged < step <= len(numbers) for step in steps)
-            due = due or history.total >= self._judged_total + AGAIN
+            due = any(self._judged[timed] < step <= len(numbers) for step in steps)
+            due = due or history.total >= self._judged_total[timed] + AGAIN
+            past = history.numbers()
+            past = past[past < first - LEAVE_OUT]
+            for began, ended in self._episodes:
+                past = past[(past < began - LEAVE_OUT) | (past >= ended + LEAVE_OUT)]
             if len(past):
-                before = history.window(int(past[-BEFORE:][0]), int(past[-1]))
+                before = history.window(past[-BEFORE:])
         else:
-            numbers = numbers[numbers >= self._since]
-            due = history.total >= (self._judged_total + QUIET_EVERY if self._judged_total else QUIET_FIRST)
+            total = self._judged_total[timed]
+            due = history.total >= (total + QUIET_EVERY if total else QUIET_FIRST)
         n = len(numbers)
         if not (final or due):
             return
@@ -197,11 +217,10 @@ class ProfileStage:
                 yield self._empty()
             return  # what little came after an episode is not worth a word
         # A long stretch is judged by its newest part, unless it is all there will be.
-        first = int(numbers[0] if final else numbers[-WINDOW:][0])
-        last = int(numbers[-1])
-        self._judged, self._judged_total = n, history.total
+        window = history.window(numbers if final else numbers[-WINDOW:])
+        self._judged[timed], self._judged_total[timed] = n, history.total
         case = Case(
-            history.window(first, last), before, self.groups, self.profiler.keys, self.profiler.timed, self._onset,
+            window, before, self.groups, self.profiler.keys, timed, self._onset,
             self._layout or known(self.groups.layout, self.groups.world_size), self._missing(), self._now_ns,
         )  # fmt: skip
         judgement = judge(case)
@@ -220,6 +239,11 @@ class ProfileStage:
             if self._explain is not None:
                 self._explain(judgement)
             yield suspect
+
+    def _numbers(self, timed: bool, first: int, until: int | None) -> Any:
+        """Numbers of the iterations from `first` on, before `until`, that durations (arrivals) tell of."""
+        numbers = (self.profiler.durations if timed else self.profiler.arrivals).numbers()
+        return numbers[(numbers >= first) & (numbers < (1 << 62 if until is None else until))]
 
     def _missing(self) -> list[int]:
         seen = {rank for rank, buffer in self.profiler.buffers.items() if buffer.last_t_ns}

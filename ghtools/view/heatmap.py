@@ -51,9 +51,11 @@ def collect(records: Iterable[Record]) -> HeatData:
         if stage is None:
             return
         _note(stage.finish(), said)
-        numbers = stage.profiler.history.numbers()
+        profiler = stage.profiler
+        history = profiler.durations if profiler.durations.blocks else profiler.arrivals
+        numbers = history.numbers()
         if len(numbers):
-            window = stage.profiler.history.window(int(numbers[-LAST_ITERS:][0]), int(numbers[-1]))
+            window = history.window(numbers[-LAST_ITERS:])
             made = table(window, {n: stage.groups.group(n) for n in range(len(stage.groups))})
             made.named, made.job = dict(said), job
 

@@ -176,6 +176,57 @@ def test_sends_and_receives_without_durations() -> None:
     assert not run(untimed, **layout).attributed
 
 
+class Stretches:
+    """Executions are timed from the middle of iteration 8 to the middle of 14, and again from the middle of 24 on."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+
+    def __call__(self, record: Record) -> Record | None:
+        if isinstance(record, Iters):
+            self.iteration = int(record.index[-1]) + (record.rank == self.last)
+        if isinstance(record, Job):
+            self.last = max(item["rank"] for item in record.ranks)
+        if not isinstance(record, Calls) or not record.flags[0] & FLAG_EXEC:
+            return record
+        half = len(record.t_ns) // 2
+        if self.iteration in (8, 24, 14):
+            some = slice(0, half) if self.iteration == 14 else slice(half, None)
+            for name in ("t_ns", "op", "dtype", "flags", "peer", "comm", "bytes", "seq", "dur_ns"):
+                setattr(record, name, getattr(record, name)[some])
+            return record
+        return record if 8 < self.iteration < 14 or self.iteration > 24 else None
+
+
+@pytest.mark.parametrize("layout", [{"dp": 4}, {"dp": 2, "tp": 2}, {"pp": 4, "dp": 1}], ids=str)
+def test_executions_that_are_timed_in_stretches(layout: dict[str, int]) -> None:
+    made = run(Stretches(), **layout, fault="compute", rank=2, ratio=1.8, at=20, change=True, iters=45)
+    assert made.attributed == [("rank", [2], "compute")]
+    assert made.at[0] <= 30
+    assert made.stage is not None
+    profiler = made.stage.profiler
+    assert profiler.durations.numbers().tolist() == [*range(9, 14), *range(25, 45)]
+    assert profiler.arrivals.numbers().tolist() == [*range(9), *range(14, 25)]
+    assert not run(Stretches(), **layout, iters=45).attributed
+
+
+def test_a_stretch_with_durations_is_compared_with_healthy_ones_only() -> None:
+    """The past of the second slow time is not the first one."""
+    slow = {"pp": 4, "dp": 1, "fault": "compute", "rank": 2, "ratio": 1.8, "at": 20, "change": True}
+    records = list(job(ProfileSpec(**slow, iters=90)))
+    relief = Change(type="relief", stage="confirmed", level="job", episode=1, verdict="recovered")
+    begins = {int(r.index[0]): int(r.t_ns[0]) for r in records if isinstance(r, Iters) and r.rank == 0}
+    relief.onset_t_ns = begins[60]
+    again = Change(type="onset", stage="confirmed", level="job", episode=2, before_ns=1, after_ns=2)
+    again.onset_t_ns = begins[70]
+    at = {
+        number: next(n for n, r in enumerate(records) if isinstance(r, Iters) and r.index[0] == number)
+        for number in (65, 74)
+    }
+    made = feed([*records[: at[65]], relief, *records[at[65] : at[74]], again, *records[at[74] :]])
+    assert [s.evidence["episode"] for s in made.said if s.verdict == "attributed"] == [1, 2]
+
+
 # -- what is missing -----------------------------------------------------------------------------------
 
 
