@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ghtools.job.native import lib
-from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, OP_CODE, OPS, Calls
+from ghtools.stream.records import FLAG_BYTES_UNKNOWN, FLAG_EXEC, FLAG_PAUSED, OP_CODE, OPS, Calls
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
@@ -52,7 +52,7 @@ class Columns:
     op: NDArray[np.uint8]
     comm: U64
     bytes: I64
-    broken: NDArray[np.bool_]  # calls were lost just before this one
+    broken: NDArray[np.bool_]  # calls were lost just before this one, or the rank was held there
 
     def __len__(self) -> int:
         return len(self.t)
@@ -90,7 +90,7 @@ def columns_of(
     """Symbols of a batch, and (seq of its last call, execution records after it) for the next one.
 
     `last` is what this returned for the batch before, (-1, 0) at first. Sizes of families in `sizeless` are
-    left out of the hash. A jump of seq, or `lost` of the batch, marks the call after it as broken; execution
+    left out of the hash. A jump of seq, `lost` of the batch, or a pause marks the call after it as broken; execution
     records are no calls, and may or may not have taken numbers of their own; with `executions` they stand for them.
     """
     run = executed(calls) & (not executions)
@@ -110,6 +110,7 @@ def columns_of(
         last = max(last[0], int(seq[-1])), behind
     else:
         last = last[0], last[1] + behind
+    broken |= (calls.flags[where] & np.uint16(FLAG_PAUSED)) != 0
     op, comm, size = calls.op[where], calls.comm[where], calls.bytes[where]
     unknown = (calls.flags[where] & np.uint16(FLAG_BYTES_UNKNOWN)) != 0
     if unknown.any():

@@ -12,7 +12,7 @@ from ghtools.detect.period import PeriodFinder, iterations
 from ghtools.source.synth_calls import CallStream, Extras, Noise, call_stream, take
 from ghtools.source.synth_templates import DP, PP, WORLD, Spec, Template
 from ghtools.stream.errors import GhError
-from ghtools.stream.records import Calls, Iters, Job
+from ghtools.stream.records import FLAG_PAUSED, PHASES, Calls, Iters, Job
 from tests.detect.period_score import joined, run, score
 
 FAMILIES = ("ddp", "loop", "fsdp", "megatron", "moe", "pipeline")
@@ -210,3 +210,16 @@ def test_the_job_re_arms_with_its_ranks() -> None:
 def test_a_rank_that_is_no_number_is_no_rank() -> None:
     finder = PeriodFinder()
     assert finder.job(Job(ranks=[{"rank": "x"}, {"rank": None}, {}, {"rank": 1}])) == []
+
+
+def test_an_iteration_that_was_held_is_a_gap_and_keeps_the_count() -> None:
+    at = [100_000 * i + 1_000 * j for i in range(60) for j in range(4)]
+    batch = calls(at)
+    batch.bytes[:] = np.tile([4096, 8192, 16384, 512], 60)
+    held = 40 * 4
+    batch.t_ns[held:] += 7_000_000  # held before the first call of iteration 40
+    batch.flags[held] |= FLAG_PAUSED
+    (rows,) = [joined(run(PeriodFinder(), [batch])[0])]
+    long = np.flatnonzero(rows.dur_ns > 1_000_000)
+    assert [PHASES[p] for p in rows.phase[long]] == ["gap"]
+    assert np.all(np.diff(rows.index) == 1)
