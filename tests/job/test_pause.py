@@ -113,18 +113,19 @@ def test_stops_before_the_call_runs_tasks_and_goes_on(fakes: Fakes, shim_env: En
 
 def test_a_rank_that_has_made_the_call_refuses_and_does_not_stop(fakes: Fakes, shim_env: Env) -> None:
     with job_of(fakes, shim_env, 1) as (rank,):
-        with pytest.raises(CouldNotTell, match="rank 0 had already begun"), coming(shim_env, rank):
-            with pause(the_job(shim_env), {0: MADE - 1}):
-                raise AssertionError("it was held")
+        already = pytest.raises(CouldNotTell, match="rank 0 had already begun")
+        with already, coming(shim_env, rank), pause(the_job(shim_env), {0: MADE - 1}):
+            raise AssertionError("it was held")
         assert rank.said(5.0) == b"called\n"
 
 
 def test_who_does_not_come_lets_the_others_go(fakes: Fakes, shim_env: Env) -> None:
     with job_of(fakes, shim_env, 2) as (one, other):
         other.child.send_signal(signal.SIGSTOP)
-        with pytest.raises(CouldNotTell, match="rank 1 did not come") as caught, coming(shim_env, one, other):
-            with pause(the_job(shim_env), {0: MADE, 1: MADE}, deadline_s=0.5):
-                raise AssertionError("it was held")
+        both = {0: MADE, 1: MADE}
+        late = pytest.raises(CouldNotTell, match="rank 1 did not come")
+        with late as caught, coming(shim_env, one, other), pause(the_job(shim_env), both, deadline_s=0.5):
+            raise AssertionError("it was held")
         assert caught.value.code == Exit.UNKNOWN
         assert one.said(5.0) == b"called\n"
         other.child.send_signal(signal.SIGCONT)
@@ -133,13 +134,14 @@ def test_who_does_not_come_lets_the_others_go(fakes: Fakes, shim_env: Env) -> No
 
 def test_the_death_of_a_rank_ends_the_test_and_frees_the_others(fakes: Fakes, shim_env: Env) -> None:
     with job_of(fakes, shim_env, 2) as (one, other):
-        with pytest.raises(CouldNotTell, match="rank 1 has gone"), coming(shim_env, one, other):
-            with pause(the_job(shim_env), {0: MADE, 1: MADE}) as held:
-                other.child.kill()
-                other.child.wait()
-                for _ in range(100):
-                    held.run({0: Task(99)}, 5.0)
-                    time.sleep(0.02)  # the state of a process is asked for now and then
+        both = {0: MADE, 1: MADE}
+        gone = pytest.raises(CouldNotTell, match="rank 1 has gone")
+        with gone, coming(shim_env, one, other), pause(the_job(shim_env), both) as held:
+            other.child.kill()
+            other.child.wait()
+            for _ in range(100):
+                held.run({0: Task(99)}, 5.0)
+                time.sleep(0.02)  # the state of a process is asked for now and then
         assert one.said(5.0) == b"called\n"
 
 
@@ -199,7 +201,8 @@ def test_a_hundred_pauses_leave_nothing_behind(fakes: Fakes, shim_env: Env) -> N
 
         def kept() -> tuple[list[str], list[int]]:
             pids = [os.getpid(), *(rank.child.pid for rank in ranks)]
-            return sorted(os.listdir(job.path)), [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+            fds = [sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) for pid in pids]
+            return sorted(path.name for path in job.path.iterdir()), fds
 
         before = kept()
         for n in range(100):

@@ -141,7 +141,7 @@ def test_calls_of_nccl_s_abi_are_those_the_shim_sees(fakes: Fakes, clean_env: di
     mine.comm, theirs.comm = mine.comm[mine.bytes != 16], theirs.comm[theirs.bytes != 16]
     assert len(set(mine.comm.tolist())) == 5
     assert [mine.comm.tolist().index(c) for c in mine.comm] == [theirs.comm.tolist().index(c) for c in theirs.comm]
-    (job,) = (r for r in records if isinstance(r, Job) and r.ranks[0]["state"] == "running")
+    job = next(r for r in records if isinstance(r, Job))  # it may have ended before it was looked at
     assert job.job == "n" and job.world_size == 4 and job.backend == "nccl"
     assert job.ranks[0]["rank"] == 3 and job.ranks[0]["pid"] == pid
 

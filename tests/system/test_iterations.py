@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from ghtools.stream.framing import sections
-from ghtools.stream.records import Iters
+from ghtools.stream.records import PHASE_CODE, Iters
 from tests.conftest import BIN, ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -43,6 +43,9 @@ JOBS: dict[str, tuple[str, int, str]] = {
     "DTensor tensor parallel x data parallel": ("tensor.py", 4, ""),
     "Hugging Face Trainer": ("hf_trainer.py", 2, ""),
 }
+# Jobs of equal calls, one an iteration, and the marker that says so.
+ONE_CALL = {"DDP, one bucket": "op=all_reduce", "own loop, one all-reduce": "op=all_reduce"}
+ORDINARY = [PHASE_CODE["steady"], PHASE_CODE["warmup"]]
 
 
 def slope(starts: list[int]) -> float:
@@ -61,14 +64,20 @@ def loop_clock(path: Path) -> tuple[int, int, float]:
 
 
 def found_clock(stream: Path, begin: int, last: int) -> tuple[int, float]:
-    """Iterations of rank 0 that began in [begin, last], and their length, ns."""
-    starts: list[int] = []
+    """Ordinary iterations of rank 0 that began in [begin, last], and their length, ns (NaN: there are none).
+
+    What gh-period itself calls an outlier (an iteration with extra calls, or one that a contended host cut in two) is
+    taken out together with its time.
+    """
+    lengths: list[int] = []
     with open(stream, "rb") as file:
         for section in sections(file, lambda error: None):
             for record in section:
                 if isinstance(record, Iters) and record.rank == 0:
-                    starts += [t for t in record.t_ns.tolist() if begin <= t <= last]
-    return len(starts), slope(starts) if starts else float("nan")
+                    keep = (record.t_ns >= begin) & (record.t_ns <= last) & np.isin(record.phase, ORDINARY)
+                    lengths += record.dur_ns[keep].tolist()
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(int).tolist() if lengths else []
+    return len(starts), slope(starts) if len(starts) > 1 else float("nan")
 
 
 # torch 2.13 itself aborts at exit now and then (an own loop over all_reduce: 5 of 14 runs without the shim, 1 of 14
@@ -118,8 +127,21 @@ def test_iteration_time_is_the_loops_own(name: str, clean_env: Env, tmp_path: Pa
         pytest.importorskip("accelerate", reason="the extra `jobs` is not installed")
         if importlib.util.find_spec("transformers") is None:
             pytest.skip("the extra `jobs` is not installed")
-    loop, found, _ = measure(name, clean_env, tmp_path)
+    loop, found, count = measure(name, clean_env, tmp_path)
+    if name in ONE_CALL:
+        # Whether equal calls are one an iteration is told by the evenness of their times: on a busy machine gh-period
+        # may say that it cannot tell, but must not say anything else, and a marker must settle it.
+        assert np.isnan(found) or found == pytest.approx(loop, rel=0.01)
+        stream = max(tmp_path.glob("job*.ght"), key=lambda path: path.stat().st_mtime)
+        marked = tmp_path / "marked.ght"
+        with open(marked, "wb") as file:
+            command = ["gh-period", "--marker", ONE_CALL[name], str(stream)]
+            subprocess.run(command, env=clean_env, stdout=file, check=True, timeout=60)
+        times = max(tmp_path.glob("times*.0"), key=lambda path: path.stat().st_mtime).with_suffix("")
+        begin, last, _ = loop_clock(times)
+        count, found = found_clock(marked, begin, last)
     assert found == pytest.approx(loop, rel=0.01)
+    assert count > 20
 
 
 @pytest.mark.parametrize("name", ["plain DDP", "pipelining, 1F1B"])
