@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from ghtools.job import worker
@@ -35,7 +36,10 @@ class Alone:
         try:
             for rank in ranks:
                 self._processes[rank] = subprocess.Popen(
-                    [sys.executable, "-m", "ghtools.job.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                    [sys.executable, "-m", "ghtools.job.worker"],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                 )
             ready = self._lines(set(self._processes), READY_S)
             if missing := sorted(set(self._processes) - set(ready)):
@@ -61,11 +65,8 @@ class Alone:
         for rank, task in tasks.items():
             pipe = self._processes[rank].stdin
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):  # it has died: no answer will come
                 pipe.write(worker.request(task, timeout_s))
-                pipe.flush()
-            except BrokenPipeError:
-                continue
         results = {}
         for rank, line in self._lines(set(tasks), timeout_s + 1).items():  # a task gives up by itself, and says so
             item = json.loads(line)
