@@ -6,6 +6,9 @@ The job's level is preferred. A rank's change comes before the job's consensus, 
 held back until the job's record covers it (then it is dropped) or shows that it does not, or until
 `HOLD_ITERS` iterations have passed on the clock; what stays alone is alerted as that rank's. Whatever was
 alerted as slow is always closed by a `recovered` alert of the same id, if relief is ever seen.
+
+Suspects and findings of an episode name the slow part in alerts of the same id. A suspect that comes before its
+episode is confirmed waits for that; one that belongs to no episode alerts nobody, unless it has stalled.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ghtools.stream.records import Alert, Change
+from ghtools.stream.records import Alert, Change, Finding, Job, Suspect
+
+from .naming import Key, Parts, Places, key_of, short
 
 HOLD_ITERS = 8  # a rank's change this many iterations from the job's is the same event
 HOLD_MIN_S = 5.0  # and it waits at least this long for the job's
 UPDATE_SHARE = 0.25  # an episode's level must move by this share to be worth another alert
 HELD_MAX = 16  # changes of one rank held back at a time
+WAITING_MAX = 32  # suspects whose episode is not confirmed
+STALLED_MAX = 256
+CLOSED = 4  # episodes that are over and may still get a name
 NO_ALERT = ("warm-up", "restart", "planned", "blip")
 
 
@@ -33,6 +41,7 @@ class Episode:
     before_ns: int
     after_ns: int  # the level last alerted
     onset_index: int
+    parts: Parts = field(default_factory=Parts)
 
 
 @dataclass
@@ -89,9 +98,25 @@ class Alerts:
         self._wall, self._clock, self._note = wall, clock, note
         self._held: dict[int, _Held] = {}
         self._past: deque[tuple[int, int]] = deque(maxlen=16)  # iterations of the job's past episodes
+        self.places = Places()
+        self._waiting: dict[Key, Suspect | Finding] = {}
+        self._closed: deque[tuple[str, int, Episode]] = deque(maxlen=CLOSED)  # level, rank, episode; the newest first
+        self._stalled: dict[Key, str] = {}
 
-    def feed(self, change: Change) -> Iterator[Alert]:
-        """Alerts that follow from one change."""
+    def feed(self, record: Change | Suspect | Finding | Job) -> Iterator[Alert]:
+        """Alerts that follow from one record."""
+        if isinstance(record, Job):
+            self.places.job(record)
+        elif not isinstance(record, Change):
+            yield from self._part(record)
+        else:
+            yield from self._change(record)
+            if self._waiting and self.open:
+                waiting, self._waiting = self._waiting, {}
+                for one in waiting.values():
+                    yield from self._part(one)
+
+    def _change(self, change: Change) -> Iterator[Alert]:
         if change.level == "job":
             yield from self._job(change)
         elif change.rank in self._held or self._must_wait(change):
@@ -115,9 +140,67 @@ class Alerts:
         return [
             f"still {_who(level, rank)}SLOW at the end, since iteration {e.onset_index}: "
             f"{span_text(e.before_ns, e.after_ns)} ({percent_text(e.after_ns / max(e.before_ns, 1))})"
+            + "".join(f"; {short(part, self.places)}" for part in e.parts.named.values())
             for (level, rank), e in self.open.items()
             if e.severity == "warning"
-        ]
+        ] + [f"still STALLED at the end: {text}" for text in self._stalled.values()]
+
+    # -- which part it is ---------------------------------------------------------------------------
+
+    def _part(self, record: Suspect | Finding) -> Iterator[Alert]:
+        """One suspect or finding to at most one alert."""
+        if isinstance(record, Suspect) and record.cause == "stalled":
+            yield from self._stall(record)
+            return
+        found = self._episode_of(record)
+        key = key_of(record)
+        if found is None:
+            self._waiting.pop(key, None)
+            number = record.evidence.get("episode")
+            if record.verdict == "attributed" and type(number) is int and len(self._waiting) < WAITING_MAX:
+                self._waiting[key] = record
+            return
+        level, rank, episode = found
+        if (said := episode.parts.take(record, self.places)) is not None:
+            t_ns = record.t_ns
+            yield Alert(
+                id=episode.id, state=said[0], severity="info" if said[0] != "named" else episode.severity,
+                text=f"{self._wall(t_ns)} {said[1]}", job=self.job, level=level, rank=rank, episode=episode.number,
+                t_ns=t_ns, before_ns=episode.before_ns, after_ns=episode.after_ns, onset_index=episode.onset_index,
+                ratio=episode.after_ns / max(episode.before_ns, 1), suspects=episode.parts.plain(),
+            )  # fmt: skip
+        elif record.verdict == "could not tell":
+            self._note(f"{self._wall(record.t_ns)} a test could not tell: {record.text}")
+
+    def _episode_of(self, record: Suspect | Finding) -> tuple[str, int, Episode] | None:
+        """The episode a suspect was found for: the job's first, then a rank's, open or just over; None if none fits."""
+        number, index = record.evidence.get("episode"), record.evidence.get("onset_index")
+        known = [(level, rank, episode) for (level, rank), episode in self.open.items()] + list(self._closed)
+        key = key_of(record)
+        for level, rank, episode in sorted(known, key=lambda one: one[0]):  # "job" comes before "rank"
+            if record.verdict == "cleared" and key in episode.parts.named:
+                return level, rank, episode
+            near = type(index) is int and abs(index - episode.onset_index) <= HOLD_ITERS
+            if near or (level == "job" and number == episode.number):
+                return level, rank, episode
+            if isinstance(record, Finding) and number is None:  # a test that somebody ran by hand
+                return level, rank, episode
+        return None
+
+    def _stall(self, record: Suspect) -> Iterator[Alert]:
+        """Ranks that have come to a halt are an alert by themselves."""
+        key = key_of(record)
+        if record.verdict != "attributed" or key in self._stalled or len(self._stalled) >= STALLED_MAX:
+            return
+        ranks = ",".join(map(str, record.ranks[:16]))
+        text = record.text if record.text.isprintable() else ascii(record.text)
+        self._stalled[key] = f"{record.what} {ranks}"
+        yield Alert(
+            id=f"{self.job}/stalled/{record.what}/{ranks}", state="stalled", severity="critical", job=self.job,
+            text=f"{self._wall(record.t_ns)} STALLED: {text[:400]}", t_ns=record.t_ns,
+            level="rank" if len(record.ranks) == 1 else "job", rank=record.ranks[0] if len(record.ranks) == 1 else -1,
+            suspects=[{"what": record.what, "ranks": record.ranks, "hosts": record.hosts, "cause": "stalled"}],
+        )  # fmt: skip
 
     # -- the job's level ----------------------------------------------------------------------------
 
@@ -207,7 +290,10 @@ class Alerts:
         # What could not be told apart from a harmless change is said, but wakes nobody.
         severity = "warning" if change.verdict == "fail-slow" else "info"
         ident = f"{self.job}/{key[0]}/{who}/{change.episode}"
-        episode = Episode(ident, change.episode, severity, change.before_ns, change.after_ns, change.onset_index)
+        episode = Episode(
+            ident, change.episode, severity, change.before_ns, change.after_ns, change.onset_index,
+            Parts(change.onset_index),
+        )  # fmt: skip
         self.open[key] = episode
         drift = change.type == "drift"
         text = (
@@ -246,7 +332,7 @@ class Alerts:
         elif change.verdict != "recovered" and change.episode == episode.number:
             yield from self._update(key, change, episode)
             return
-        self.open.pop(key, None)
+        self._close(key)
         who = str(key[1]) if key[0] == "rank" else "-"
         ident = episode.id if episode else f"{self.job}/{key[0]}/{who}/{change.episode}"
         text = (
@@ -264,9 +350,13 @@ class Alerts:
             alert.lost_pct = 100.0 * change.lost_ns / (usual + change.lost_ns)
         yield alert
 
+    def _close(self, key: tuple[str, int]) -> None:
+        if (episode := self.open.pop(key, None)) is not None:
+            self._closed.appendleft((*key, episode))
+
     def _lost(self, key: tuple[str, int], change: Change, episode: Episode) -> Alert:
         """Close an episode whose relief was never told."""
-        del self.open[key]
+        self._close(key)
         text = (
             f"{self._wall(change.onset_t_ns)} {_who(*key)}the episode since iteration {episode.onset_index} is over, "
             "its relief was not seen"
@@ -274,6 +364,8 @@ class Alerts:
         return self._alert(change, "recovered", "info", episode.id, text, episode.before_ns)
 
     def _alert(self, change: Change, state: str, severity: str, ident: str, text: str, before_ns: int) -> Alert:
+        known = [*self.open.values(), *(episode for *_, episode in self._closed)]
+        episode = next((one for one in known if one.id == ident), None)
         return Alert(
             id=ident,
             state=state,
@@ -288,6 +380,8 @@ class Alerts:
             after_ns=change.after_ns,
             onset_index=change.onset_index,
             said_index=change.said_index,
+            episode=episode.number if episode else change.episode,
+            suspects=episode.parts.plain() if episode else [],
         )
 
 

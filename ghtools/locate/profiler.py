@@ -21,13 +21,13 @@ from .gaps import own_time, places
 from .groups import MAX_RANK, Groups, Key
 from .history import Block, History, RankIters
 from .match import TOGETHER, UNEVEN, Flat, Matched, Members, Transfers, reduce
+from .stretches import Stretches
 
 GONE = 20
 MAX_HELD = 1 << 22  # rows of all ranks, held back for ranks that have said nothing yet
 GONE_ROUNDS = 4  # and by so many records of every other rank, since one record can hold many iterations
 MAX_KEYS = 1 << 20
 MAX_BLOCK = 64  # iterations reduced at a time
-FEW = 4  # iterations, before it is known which share of the calls is timed at all
 WHOLE = 0.9  # an iteration with fewer rows than this share of the usual was not seen as a whole
 
 
@@ -76,7 +76,7 @@ class Profiler:
         self._apart: dict[int, float] = {}  # how far the begins of an iteration are from the reference's, ns
         self._carry: dict[int, tuple[int, int]] = {}  # by rank: the last row reduced, its call and how long it held
         self._counts: dict[tuple[int, bool], deque[int]] = {}  # rows of a usual iteration, by rank and timed or not
-        self._shares: dict[tuple[int, bool], deque[float]] = {}  # of a usual iteration's calls, that were timed
+        self._stretches = Stretches(WHOLE)
         self._next: int | None = None  # first iteration not reduced yet
         self.timed = False  # durations have been seen
 
@@ -202,11 +202,9 @@ class Profiler:
         rest = numbers
         for timed in (True, False) if self.timed else (False,):
             seen = {rank: self._see(rank, bounds[rank], not lag, timed) for rank in known} if len(rest) else {}
-            mine = np.zeros(len(rest), bool)
-            for rank, its in seen.items():
-                if its is not None:
-                    mine |= np.isin(rest, its.bounds.index[its.usable] + self._shift[rank])
-            some, rest = rest[mine], rest[~mine]
+            told = [its.bounds.index[its.usable] + self._shift[rank] for rank, its in seen.items() if its is not None]
+            here = np.isin(rest, np.concatenate(told)) if told else np.zeros(len(rest), bool)
+            some, rest = rest[here], rest[~here]
             for begin in range(0, len(some), MAX_BLOCK):
                 self._block(seen, some[begin : begin + MAX_BLOCK], timed)
         self._next = last + 1
@@ -258,32 +256,13 @@ class Profiler:
         count = np.bincount(at[at >= 0], minlength=len(bounds.index))
         usable = (bounds.phase == STEADY) & (count > 0)
         if timed:
-            usable &= self._whole(buffer, bounds, rows, at)
+            usable &= self._stretches.whole(buffer, bounds, rows, at)
         usual = self._counts.setdefault((rank, timed), deque(maxlen=16))
         followed = np.append(bounds.index[1:] == bounds.index[:-1] + 1, final)  # what comes last may not be all there
         usual.extend(count[usable & followed][-16:].tolist())
         if usual:
             usable &= count >= WHOLE * float(np.median(usual))
         return _Seen(rows, at, bounds, usable)
-
-    def _whole(self, buffer: RankBuffer, bounds: Bounds, rows: Rows, at: Any) -> Any:
-        """Whether each iteration was timed as a whole, and not cut where timing began or ended: as many of its calls
-        have executions as usual, and until it is known what is usual, all of them. Pairs, which gloo does not time,
-        and collectives each for themselves: the few of one must not be lost among the many of the other."""
-        calls = buffer.entries()
-        where = iteration_of(calls, bounds)
-        first = np.append(True, rows.seq[1:] != rows.seq[:-1])[: len(rows.seq)]  # a call can be several executions
-        made = np.ones(len(bounds.index), bool)
-        for pairs in (False, True):
-            mine = (where >= 0) & (np.isin(calls.op, (SEND, RECV)) == pairs)
-            called = np.bincount(where[mine], minlength=len(made))
-            seen = first & (at >= 0) & (np.isin(rows.op, (SEND, RECV)) == pairs)
-            share = np.bincount(at[seen], minlength=len(made)) / np.maximum(called, 1)
-            usual = self._shares.setdefault((buffer.rank, pairs), deque(maxlen=16))
-            usual.extend(share[(called > 0) & (share > 0)][-16:].tolist())
-            expected = min(1.0, float(np.median(usual))) if len(usual) >= FEW else 1.0
-            made &= (called == 0) | (share >= WHOLE * expected)
-        return made
 
     def _block(self, seen: dict[int, _Seen | None], numbers: Any, timed: bool) -> None:
         """Reduce some iterations, given by their numbers for all ranks."""

@@ -236,12 +236,13 @@ class Alert(Record):
     kind: ClassVar[str] = "alert"
     made_by: ClassVar[str] = "gh-alert"
     id: str = doc("job/level/rank/episode: the same for onset, updates and relief", default="")
-    state: str = doc("slow, update, recovered, drift", default="slow")
+    state: str = doc("slow, drift, update, named, cleared, unnamed, recovered or stalled", default="slow")
     severity: str = doc("info, warning or critical", default="warning")
     text: str = doc("the sentence", default="")
     job: str = doc("job id", default="")
     level: str = doc("rank or job", default="job")
     rank: int = doc("rank, -1 for the job", default=-1)
+    episode: int = doc("number of the episode, as in change", default=0)
     t_ns: int = doc("time of the change it speaks of", default=0)
     ratio: float = doc("after / before", default=1.0)
     before_ns: int = doc("iteration time before", default=0)
@@ -251,6 +252,11 @@ class Alert(Record):
     n_iters: int = doc("recovered: iterations the episode lasted", default=0)
     lost_ns: int = doc("recovered: what it cost", default=0)
     lost_pct: float = doc("recovered: the same as a share of the time the episode took, per cent", default=0.0)
+    suspects: list[dict[str, Any]] = doc(
+        "parts named for the episode so far: what, ranks, hosts, cause, ratio, since, verdict (attributed, confirmed), "
+        "by (the test) and test_ratio",
+        default_factory=list,
+    )
 
 
 @dataclass(kw_only=True, eq=False)

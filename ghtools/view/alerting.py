@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from ghtools.detect.alerts import Alerts
-from ghtools.stream.records import Alert, Change, Head, Job, Period, Record
+from ghtools.stream.records import Alert, Change, Finding, Head, Job, Period, Record, Suspect
 from ghtools.stream.writer import Writer
 
 from .prom import Metrics, PromFile
@@ -116,7 +116,7 @@ class _Stage:
         if isinstance(record, Job) and record.job and not self._alerts.open:
             self._alerts.job = record.job
         self._desk.observe(self._alerts.job, record)
-        if isinstance(record, Change):
+        if isinstance(record, Change | Suspect | Finding | Job):
             for alert in self._alerts.feed(record):
                 yield self._desk.give(alert)
 

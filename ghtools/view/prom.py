@@ -7,12 +7,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import Alert, Change, Period
 
 EVERY_S = 30.0
 SERIES_MAX = 1000  # label sets of one metric; a job of 100,000 ranks must not flood the collector
+PARTS_MAX = 32  # of one episode
 LABEL_MAX = 128  # characters of one label's value
 
 Key = tuple[str, str, str]  # job, level, rank ("" for the job)
@@ -40,6 +42,7 @@ class Metrics:
         self._max = series_max
         self._values: dict[str, dict[Key, float]] = {name: {} for name in METRICS}
         self._keys: set[Key] = set()
+        self._parts: dict[tuple[str, str], list[dict[str, Any]]] = {}  # job and episode -> what was named
 
     def _ok(self, key: Key) -> bool:
         if key in self._keys:
@@ -76,6 +79,11 @@ class Metrics:
             return
         over = alert.state == "recovered"
         self._values["ght_alerts_total"][key] += 1
+        self._parts.pop((alert.job, alert.id), None)
+        if alert.suspects and not over and len(self._parts) < self._max:
+            self._parts[alert.job, alert.id] = alert.suspects
+        if alert.state in ("named", "cleared", "unnamed"):
+            return  # who is slow, not how slow the job is
         self._values["ght_slow"][key] = 0.0 if over or alert.severity == "info" else 1.0
         self._values["ght_slow_ratio"][key] = 1.0 if over else alert.ratio
         if over:
@@ -93,10 +101,29 @@ class Metrics:
                     f'{name}{{job="{escape(job)}",level="{escape(level)}",rank="{escape(rank)}"}} {value:.9g}'
                     for (job, level, rank), value in sorted(series.items())
                 ]
+        if parts := {line: None for (job, _), named in sorted(self._parts.items()) for line in _part_lines(job, named)}:
+            name = "ght_slow_part"
+            lines += [f"# HELP {name} Part named for an open episode: times slower, 0 if not known."]
+            lines += [f"# TYPE {name} gauge", *parts]
         name = "ght_series_dropped_total"
         lines += [f"# HELP {name} Updates left out because there were too many series.", f"# TYPE {name} counter"]
         lines.append(f"{name} {self.dropped}")
         return "\n".join(lines) + "\n"
+
+
+def _part_lines(job: str, named: list[dict[str, Any]]) -> list[str]:
+    """One sample for each part; what comes from the stream is made text and bounded."""
+    made: dict[str, float] = {}
+    for part in named[:PARTS_MAX]:
+        ranks, hosts, ratio = part.get("ranks"), part.get("hosts"), part.get("ratio")
+        labels = {
+            "job": job, "what": str(part.get("what", "")), "cause": str(part.get("cause", "")),
+            "ranks": ",".join(map(str, ranks)) if isinstance(ranks, list) else "",
+            "hosts": ",".join(map(str, hosts)) if isinstance(hosts, list) else "",
+        }  # fmt: skip
+        text = ",".join(f'{name}="{escape(value)}"' for name, value in labels.items())
+        made.setdefault(text, float(ratio) if isinstance(ratio, int | float) else 0.0)
+    return [f"ght_slow_part{{{text}}} {ratio:.9g}" for text, ratio in made.items()]
 
 
 class PromFile:

@@ -42,7 +42,14 @@ def plain(record: Record, *, expand: bool) -> Iterator[str]:
 def colour_of(record: Record) -> str:
     """Terminal colour (SGR code) of a line: what needs attention stands out, the frame steps back."""
     if isinstance(record, Alert):
-        return {"recovered": "1;32", "slow": "1;31", "update": "31"}.get(record.state, "33")
+        return {
+            "recovered": "1;32",
+            "slow": "1;31",
+            "update": "31",
+            "named": "1;31",
+            "stalled": "1;31",
+            "cleared": "32",
+        }.get(record.state, "33")
     if isinstance(record, Change):
         if record.stage != "confirmed":
             return "33"
