@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure: GEMM and memory bandwidth of the CPU on all ranks at once, each on its own threads and in its own cgroup."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ghtools.job import task as tasks
+from ghtools.job.pause import Held
+from ghtools.job.task import Task, TaskResult
+from ghtools.stream.records import Gemm
+
+from .measured import UNITS, Measured, Repeat
+
+KERNELS = ("", "plain", "avx2", "avx512")
+HEAD, ROW = 8, 12  # GH_HEAD_COUNT, GH_ROW_COUNT of csrc/tasks/tasks.h
+SPARE_S = 20.0  # over the windows: a rank with a tenth of a CPU still has to fill its arrays
+LLC_FACTOR = 4
+MIN_BYTES, MAX_BYTES = 64 << 20, 1 << 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `edge` of the matrices, `bytes` of the arrays of one rank together."""
+
+    edge: int = 384
+    bytes: int = MIN_BYTES
+    repeats: int = 3
+    window_ms: int = 400
+    threads: int = 1
+    tests: tuple[str, ...] = ("gemm", "bandwidth")
+
+
+def bandwidth_bytes() -> int:
+    """A size that no cache of this host holds: four times its last level, in bounds."""
+    sizes = [MIN_BYTES // LLC_FACTOR]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text.endswith("K") and text[:-1].isdecimal():
+            sizes.append(int(text[:-1]) << 10)
+    return min(MAX_BYTES, LLC_FACTOR * max(sizes))
+
+
+def measure(held: Held, ranks: Sequence[int], plan: Plan) -> list[Measured]:
+    """Run the tests of `plan` on these ranks, one test after another, all ranks at once.
+
+    A rank that gives no result, or a wrong one, is in the list with the status failed and the reason.
+    """
+    found: list[Measured] = []
+    for test in plan.tests:
+        size = plan.edge if test == "gemm" else plan.bytes
+        kind = tasks.GEMM if test == "gemm" else tasks.BANDWIDTH
+        task = Task(kind, (size, plan.repeats, plan.threads, plan.window_ms * 1_000_000))
+        timeout_s = (plan.repeats + 1) * plan.window_ms / 1000 + SPARE_S
+        results = held.run(dict.fromkeys(ranks, task), timeout_s)
+        together = Counter(held.hosts.get(rank, "") for rank in ranks)
+        for rank in ranks:
+            host = held.hosts.get(rank, "")
+            base = Measured(rank, host, test=test, size=size, threads=plan.threads, together=together[host])
+            found.append(_measured(base, results.get(rank), timeout_s))
+    return found
+
+
+def _measured(base: Measured, result: TaskResult | None, timeout_s: float) -> Measured:
+    if result is None:
+        return replace(base, status="failed", why=f"no result within {timeout_s:.3g} s")
+    if result.status:
+        return replace(base, status="failed", why=result.why)
+    repeats = rows_of(result.values)
+    if not repeats:
+        return replace(base, status="failed", why="its result is damaged")
+    head = result.values[:HEAD]
+    kernel = KERNELS[head[1]] if base.test == "gemm" and 0 < head[1] < len(KERNELS) else ""
+    quota = head[4] / head[5] if head[4] > 0 and head[5] > 0 else -1.0
+    facts = {"kernel": kernel, "cpus": head[3]} if kernel else {"cpus": head[3]}
+    return replace(base, kind=f"cpu {kernel}".rstrip(), threads=head[2], repeats=repeats, quota=quota, facts=facts)
+
+
+def rows_of(values: Sequence[int]) -> tuple[Repeat, ...]:
+    """The repeats of a result's values, which another process may have made: empty if they make no sense."""
+    if len(values) < HEAD + ROW or (len(values) - HEAD) % ROW or values[0] != (len(values) - HEAD) // ROW:
+        return ()
+    repeats = tuple(Repeat(*values[at : at + ROW]) for at in range(HEAD, len(values), ROW))
+    return repeats if values[2] > 0 and all(row.wall_ns > 0 and row.work > 0 for row in repeats) else ()
+
+
+def records_of(measured: Measured, t_ns: int) -> list[Gemm]:
+    """A `gemm` record for each repeat, or one that says why there is none. `t_ns` is for the latter."""
+    unit = UNITS[measured.test][1]
+    common: dict[str, Any] = {
+        "rank": measured.rank,
+        "host": measured.host,
+        "device": measured.device,
+        "test": measured.test,
+        "dtype": measured.dtype,
+        "size": measured.size,
+    }
+    if measured.status != "ok":
+        facts = {**measured.facts, "why": measured.why}
+        return [Gemm(**common, t_ns=t_ns, status=measured.status, facts=facts)]
+    return [
+        Gemm(
+            **common,
+            repeat=number,
+            dur_ns=repeat.wall_ns,
+            rate=repeat.rate / unit,
+            t_ns=repeat.t_ns,
+            facts={**measured.facts, **_facts(measured, repeat)},
+        )
+        for number, repeat in enumerate(measured.repeats)
+    ]
+
+
+def _facts(measured: Measured, repeat: Repeat) -> dict[str, Any]:
+    """What explains the number, as far as it is known."""
+    wall = repeat.wall_ns
+    facts: dict[str, Any] = {"threads": measured.threads}
+    for name, value, per in (
+        ("cpu_share", repeat.cpu_ns, wall * measured.threads),
+        ("waited_share", repeat.waited_ns, wall * measured.threads),
+        ("throttled_share", repeat.throttled_ns, wall * measured.threads),
+        ("host_busy_cpus", repeat.busy_ns, wall),
+        ("steal_cpus", repeat.steal_ns, wall),
+        ("mhz", repeat.khz, 1000),
+    ):
+        if value >= 0:
+            facts[name] = round(value / per, 4)
+    for name, count in (("forced", repeat.forced), ("periods", repeat.periods), ("periods_throttled", repeat.held)):
+        if count >= 0:
+            facts[name] = count
+    if measured.quota > 0:
+        facts["quota_cpus"] = round(measured.quota, 4)
+    return facts
