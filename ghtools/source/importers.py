@@ -43,6 +43,10 @@ IMPORTERS: dict[str, str] = {
     "nccl-inspector": "ghtools.source.import_nccl_inspector",
     "prom": "ghtools.source.import_prom",
     "allreduce-bench": "ghtools.source.import_allreduce_bench",
+    "superbench": "ghtools.source.import_superbench",
+    "nvidia-smi": "ghtools.source.import_nvidia_smi",
+    "xid": "ghtools.source.import_xid",
+    "rows": "ghtools.source.import_rows",
     "series": "ghtools.source.series",
 }
 PEEK_BYTES = READ_BYTES

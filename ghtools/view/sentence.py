@@ -16,8 +16,10 @@ from . import table, text
 
 def time_of(record: r.Record) -> int | None:
     """The time a record speaks of, ns, or None."""
-    if isinstance(record, r.Calls | r.Iters | r.Sample):
+    if isinstance(record, r.Calls | r.Iters):
         return int(record.t_ns[-1]) if len(record.t_ns) else None
+    if isinstance(record, r.Sample):  # a table of results names no time at all
+        return int(record.t_ns[-1]) or None if len(record.t_ns) else None
     if isinstance(record, r.Change):
         return record.said_t_ns or record.onset_t_ns or None
     value = record.extra.get("t_ns") if isinstance(record, r.Unknown) else getattr(record, "t_ns", 0)
@@ -248,4 +250,6 @@ def _sample(sample: r.Sample) -> str:
         return f"{name} = {good[0]:.6g}{unit}"
     low, middle, high = np.quantile(good, (0.0, 0.5, 1.0)).tolist()
     missing = f", {len(sample.value) - len(good)} without data" if len(good) < len(sample.value) else ""
+    if low == high:
+        return f"{name}: {len(sample.value)} samples, all {low:.6g}{unit}{missing}"
     return f"{name}: {len(sample.value)} samples, median {middle:.6g}, {low:.6g} to {high:.6g}{unit}{missing}"

@@ -50,11 +50,27 @@ PIECES: dict[str, list[str]] = {
     ],
     "allreduce-bench": ["1:\n", "2:\n", " duration: 1.5 sec\n", "1 data size: 4.0 GB\n", " duration: ", "999999:\n", "\n",
                         "a:1:2 [0] NCCL INFO comm 0x1 rank 5 nranks 999999 cudaDev 3"],
+    "superbench": [
+        '{"node": "a"', ', "x/return_code:0": 1', ', "x/y:7": 1.5', ', "x/y:7": null', ', "nccl-bw/z_busbw": 1e999', "}", "\n",
+        '{"node": 5}', '{"node": "b", "a/return_code": -9999999999999999999999}', "[1]", "{",
+    ],
+    "nvidia-smi": [
+        "==============NVSMI LOG==============\n", "Timestamp   : Tue Jul 14 08:12:38 2026\n", "GPU 00000000:00:09.0\n", "\n",
+        "    GPU UUID       : GPU-1\n", "    Temperature\n", "        GPU Current Temp  : 41 C\n", "    MIG Device\n", "  : ",
+        "        Index    : 0\n", "    Fan Speed   : N/A\n", "        HW Slowdown   : Active\n", "    " * 9, "    x : 999999999999999999 ms\n",
+        "Timestamp   : Tue Jul 99 08:12:38 99999\n",
+    ],
+    "xid": [
+        "NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=x", "[Sun Feb 23 16:24:18 2025] ", "[Sun Zzz 99 16:24:18 2025] ", "\n", "[   12.345678] ",
+        "2026-99-01T00:00:00 ", "NVRM: Xid (", "): 99999, ", "NVRM: Xid (PCI:0000:9b:00): 9999999999",
+    ],
+    "rows": ["[", "]", "{", "}", ",", ":", '"a"', '"b"', "1.5", "null", "nan", "\n", "a,b\n", "1,x\n", ";", '{"a": {"b": 1}, "c": "x"}', "[[", "1e999"],
 }  # fmt: skip
 MORE = {
     "prom": [{}, {"as": "iters"}, {"as": "counter"}],
     "megatron": [{}, {"by": "rank"}],
     "steps": [{}, {"by": "rank"}],
+    "rows": [{}, {"time": "a:d"}, {"labels": "b", "time": "c"}],
 }
 
 
