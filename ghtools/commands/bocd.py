@@ -99,8 +99,12 @@ def main(
     code = run_filter("gh-bocd", files, make, (Iters, Calls), keep=keep, say=say)
     if not quiet:
         for detector in made:
-            if ignored := {name: n for name, n in detector.counts().items() if n and (verbose or name != "skipped")}:
+            counts = detector.counts()
+            gaps = counts.pop("gap")
+            if ignored := {name: n for name, n in counts.items() if n and (verbose or name != "skipped")}:
                 say("ignored " + ", ".join(f"{n} {name}" for name, n in ignored.items()))
+            if gaps:
+                say(f"iterations are missing in {gaps} place{'s' * (gaps > 1)}; what came after was used")
     say.flush()
     return code
 

@@ -254,6 +254,7 @@ class Consensus:
             return float(median(getattr(vote, name) for vote in votes))
 
         verdicts = [vote.verdict for vote in votes]
+        ranks = sorted(vote.rank for vote in votes if vote.rank >= 0)  # a log without ranks has the job alone: -1
         first = min(votes, key=lambda vote: abs(vote.onset_t_ns - middle("onset_t_ns")))
         return replace(
             last,
@@ -276,6 +277,8 @@ class Consensus:
             said_t_ns=max(vote.said_t_ns for vote in votes),
             n_iters=round(middle("n_iters")),
             lost_ns=round(middle("lost_ns")),
-            ranks=sorted(vote.rank for vote in votes),
-            why=f"{len(votes)} of {self.voters({vote.rank for vote in votes}, first.onset_t_ns)} ranks; {first.why}",
+            ranks=ranks,
+            why=f"{len(ranks)} of {self.voters(set(ranks), first.onset_t_ns)} ranks; {first.why}"
+            if ranks
+            else first.why,
         )

@@ -58,10 +58,16 @@ class Watch(Levels):
             self.memory.incarnation = rec.incarnation
         addresses, alive = hot.columns(rec)
         n, done, series = len(alive[0]), 0, self.series
+        last, gaps = series.state.last_index, series.state.n_gap
         while done < n:
             done = series.feed(*addresses, n, done)
             if series.news.why:
                 yield from self._look()
+        every = rec.extra.get("every", 1)
+        if isinstance(every, int) and every > 1 and series.state.n_gap > gaps:
+            # Each point stands for so many iterations: a stride of just that many leaves none out.
+            strides = int((np.diff(alive[0], prepend=np.int64(last)) == every).sum())
+            series.state.n_gap = max(series.state.n_gap - strides, gaps)
 
     def _look(self) -> Iterator[Change]:
         news, why = self.series.news, self.series.news.why

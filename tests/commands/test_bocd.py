@@ -133,6 +133,13 @@ def test_ignored_values_are_said_once(clean_env: dict[str, str]) -> None:
     assert told(out.stdout) == []
 
 
+def test_missing_iterations_are_not_called_ignored(clean_env: dict[str, str]) -> None:
+    rec = iters(noisy(200))
+    rec.index[100:] += 5
+    out = run(stream(rec), clean_env)
+    assert out.stderr == b"gh-bocd: iterations are missing in 1 place; what came after was used\n"
+
+
 def test_a_change_leaves_at_once(clean_env: dict[str, str]) -> None:
     data = stream(*job_of(1, (120, 200, 1.5), n=140), end=False)
     with subprocess.Popen(["gh-bocd"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_env) as process:

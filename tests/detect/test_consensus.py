@@ -103,6 +103,7 @@ def test_a_log_without_ranks_speaks_for_the_job_only() -> None:
     detector = Detector()
     made = [c for c in detector.feed(iters(noisy(300, (120, 200, 1.5)), rank=-1)) if c.stage == "confirmed"]
     assert [(c.level, c.rank, c.type) for c in made] == [("job", -1, "onset"), ("job", -1, "relief")]
+    assert all(c.ranks == [] and "ranks" not in c.why for c in made)
 
 
 @pytest.mark.parametrize(("level", "levels"), [("rank", {"rank"}), ("job", {"job"}), ("both", {"rank", "job"})])

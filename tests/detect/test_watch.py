@@ -200,6 +200,18 @@ def test_a_gap_in_the_index_is_no_change() -> None:
     assert watch.series.state.n_gap == 1
 
 
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_a_logging_interval_is_no_gap(size: int) -> None:
+    rec = iters(noisy(200))
+    rec.index[:] = 100 * (1 + rec.index)
+    rec.index[150:] += 300  # this is one
+    watch = fresh()
+    for part in cut(rec, size):
+        part.extra["every"] = 100
+        assert list(watch.feed(part)) == []
+    assert watch.series.state.n_gap == 1
+
+
 def test_an_empty_batch_and_a_single_value() -> None:
     watch = fresh()
     assert list(watch.feed(iters(np.empty(0)))) == []
