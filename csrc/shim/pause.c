@@ -106,8 +106,7 @@ static void hold(struct gh_mail *mail, uint64_t pause, int64_t seq)
         else
             nap();
     }
-    if (gh_task_close)
-        gh_task_close();
+    gh_task_close();
     mail->left_ns = gh_now_ns();
     answer(mail, GH_PAUSE_LEFT);
     errno = saved;

@@ -61,6 +61,34 @@ enum gh_test_row {
     GH_ROW_COUNT
 };
 
+/* GH_TASK_LISTEN: `text` is an address of this host, an interface, or empty: then GLOO_SOCKET_IFNAME, else the address
+ * of the host's name, else 127.0.0.1, as Gloo chooses. `said` is then "ADDRESS PORT INTERFACE". The listener stays
+ * open until GH_TASK_CLOSE; another GH_TASK_LISTEN opens a new one. ENODEV: no such interface or address here.
+ *
+ * GH_TASK_EXCHANGE: one end connects to `text`, "ADDRESS PORT", from the address of its own listener if it has one; the
+ * other waits on its listener and drops who does not show the token. Then pings, a warm-up, and for each repeat, each
+ * size and each way of GH_LINK_WAYS a transfer, which both ends begin together. ECONNREFUSED and the like, ETIMEDOUT
+ * (GH_LINK_HARD_MS), ECANCELED (the leave ended), ECONNRESET (the other end has gone): what was measured stands. */
+enum gh_link_arg {
+    GH_LINK_CONNECTS, /* 1: this end connects, 0: it waits */
+    GH_LINK_TOKEN,    /* two numbers, the same at both ends and never used before */
+    GH_LINK_TOKEN_2,
+    GH_LINK_WAYS,    /* bits: 1 who connects sends, 2 who waits sends, 4 both at once */
+    GH_LINK_REPEATS, /* 1 and more; values must have room */
+    GH_LINK_PINGS,   /* 0 to 256 */
+    GH_LINK_SOFT_MS, /* no transfer begins later than this after the first, at either end */
+    GH_LINK_HARD_MS, /* the whole task takes no longer */
+    GH_LINK_SIZES,   /* how many sizes follow */
+    GH_LINK_SIZE,    /* bytes of each, the same at both ends */
+};
+enum gh_link_value {
+    GH_LINK_LATENCY, /* ns, half of the median round trip of 8 bytes; -1 at the end that waits */
+    GH_LINK_CPU,     /* ns of this thread's CPU time in the transfers */
+    GH_LINK_WALL,    /* ns that the transfers took */
+    GH_LINK_FIRST,   /* from here: ns from the begin until all was received, by repeat, size, way; -1: this end did not
+                        receive, or the transfer was left out */
+};
+
 struct gh_task {
     uint32_t kind;
     int64_t arg[GH_TASK_ARGS];
@@ -85,8 +113,8 @@ void gh_task_run(const struct gh_task *task, const struct gh_leave *leave, struc
 
 void gh_task_gemm(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
-__attribute__((weak)) void gh_task_listen(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
-__attribute__((weak)) void gh_task_exchange(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
-__attribute__((weak)) void gh_task_close(void); /* also called when a pause ends, whoever ended it */
+void gh_task_listen(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
+void gh_task_exchange(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
+void gh_task_close(void); /* also called when a pause ends, whoever ended it */
 
 #endif
