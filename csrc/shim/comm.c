@@ -20,6 +20,7 @@ static struct handle {
     int32_t size, comm_rank;
     uint32_t entry; /* in the ring's table, CAP_NONE = found no place there */
     uint32_t children;
+    uint64_t asked; /* gh_comm_nth */
 } handles[CAP];
 static unsigned used; /* slots that are not empty, gone ones included */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
@@ -116,6 +117,7 @@ void gh_comm_add(const void *key, uint64_t id, uint64_t parent, int size, int co
         h->size = size;
         h->comm_rank = comm_rank;
         h->children = 0;
+        h->asked = 0;
         h->entry = entry_add(r, &entry);
         __atomic_store_n(&h->key, key, __ATOMIC_RELEASE);
     } else if (!h) {
@@ -173,6 +175,12 @@ uint32_t gh_comm_next_child(const void *key)
     uint32_t n = h ? h->children++ : 0;
     pthread_mutex_unlock(&changing);
     return n;
+}
+
+uint64_t gh_comm_nth(const void *key)
+{
+    struct handle *h = find(key);
+    return h ? __atomic_fetch_add(&h->asked, 1, __ATOMIC_RELAXED) : 0;
 }
 
 bool gh_comm_known(uint64_t id)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data and group calls of NCCL's ABI. Nothing here calls CUDA. */
+/* Data and group calls of NCCL's ABI. Nothing here calls CUDA; cuda_events.c does, while a profile or a pause is
+ * asked for. */
 
 #include "hooks_nccl.h"
 
+#include "cuda_events.h"
 #include "export.h"
 
 /* ncclDataType_t -> ours. */
@@ -19,6 +21,7 @@ static const uint8_t type_bytes[] = {
 
 GH_TLS int gh_nccl_depth;
 static GH_TLS int group_depth;
+static GH_TLS int group_calls; /* calls in the outermost group */
 
 bool gh_nccl_in_group(void)
 {
@@ -44,6 +47,24 @@ static inline void find_comm(struct gh_call *c, gh_nccl_comm comm, struct gh_com
     c->comm = info->id;
 }
 
+/* Record the call. True: it is launched now and watched, so gh_cuda_launched() is to follow. */
+static inline bool record(const struct gh_call *c, gh_nccl_comm comm, const struct gh_comm_info *info)
+{
+    bool sampled = true, alone = group_depth == 0;
+    if (GH_UNLIKELY(gh_cuda_every > 1) && c->op != GH_OP_SEND && c->op != GH_OP_RECV)
+        sampled = gh_comm_nth(comm) % gh_cuda_every == 0; /* the same ones on all ranks */
+    gh_cuda_at = c->lane;
+    int64_t seq = gh_call(c);
+    gh_cuda_at = 0;
+    group_calls += !alone;
+    if (GH_LIKELY(!gh_cuda_watching()))
+        return false;
+    gh_cuda_call(c, seq, info->size, sampled);
+    if (alone)
+        gh_cuda_launch(1);
+    return alone;
+}
+
 #define DATA_CALL(name, operation, PARAMS, ARGS, COUNT, PEER)                                               \
     GH_EXPORT int nccl##name PARAMS;                                                                        \
     int nccl##name PARAMS                                                                                   \
@@ -53,17 +74,20 @@ static inline void find_comm(struct gh_call *c, gh_nccl_comm comm, struct gh_com
         *(void **)&real = gh_nccl_real(&cache, #name);                                                      \
         if (GH_UNLIKELY(!real))                                                                             \
             return GH_NCCL_INVALID_USAGE;                                                                   \
+        bool watched = false;                                                                               \
         if (gh_nccl_depth == 0 && gh_ring_is_open()) {                                                      \
             struct gh_comm_info info;                                                                       \
             struct gh_call c = {                                                                            \
                 .op = GH_OP_##operation, .flags = GH_FLAG_ASYNC, .lane = (uintptr_t)stream, .peer = PEER};   \
             find_comm(&c, comm, &info);                                                                     \
             fill(&c, COUNT, datatype);                                                                      \
-            gh_call(&c);                                                                                    \
+            watched = record(&c, comm, &info);                                                              \
         }                                                                                                   \
         gh_nccl_depth++; /* the library may use its own public functions: that is still this call */        \
         int result = real ARGS;                                                                             \
         gh_nccl_depth--;                                                                                    \
+        if (GH_UNLIKELY(watched))                                                                           \
+            gh_cuda_launched(result == GH_NCCL_SUCCESS);                                                    \
         return result;                                                                                      \
     }
 
@@ -78,15 +102,19 @@ int ncclSignal(int peer, int signal, int ctx, unsigned flags, gh_nccl_comm comm,
     *(void **)&real = gh_nccl_real(&cache, "Signal");
     if (!real)
         return GH_NCCL_INVALID_USAGE;
+    bool watched = false;
     if (gh_nccl_depth == 0 && gh_ring_is_open()) {
         struct gh_comm_info info;
         struct gh_call c = {
             .op = GH_OP_PUT_SIGNAL, .flags = GH_FLAG_ASYNC, .lane = (uintptr_t)stream, .peer = peer};
         find_comm(&c, comm, &info);
         fill(&c, 0, 0);
-        gh_call(&c);
+        watched = record(&c, comm, &info);
     }
-    return real(peer, signal, ctx, flags, comm, stream);
+    int result = real(peer, signal, ctx, flags, comm, stream);
+    if (watched)
+        gh_cuda_launched(result == GH_NCCL_SUCCESS);
+    return result;
 }
 
 struct wait_desc { /* ncclWaitSignalDesc_t */
@@ -101,15 +129,19 @@ int ncclWaitSignal(int n, struct wait_desc *descs, gh_nccl_comm comm, gh_stream 
     *(void **)&real = gh_nccl_real(&cache, "WaitSignal");
     if (!real)
         return GH_NCCL_INVALID_USAGE;
+    bool watched = false;
     if (gh_nccl_depth == 0 && gh_ring_is_open()) {
         struct gh_comm_info info;
         struct gh_call c = {.op = GH_OP_WAIT_SIGNAL, .flags = GH_FLAG_ASYNC, .lane = (uintptr_t)stream,
                             .peer = n == 1 && descs ? descs->peer : -1};
         find_comm(&c, comm, &info);
         fill(&c, 0, 0);
-        gh_call(&c);
+        watched = record(&c, comm, &info);
     }
-    return real(n, descs, comm, stream);
+    int result = real(n, descs, comm, stream);
+    if (watched)
+        gh_cuda_launched(result == GH_NCCL_SUCCESS);
+    return result;
 }
 
 /* ---- groups ---- */
@@ -123,8 +155,8 @@ int ncclGroupStart(void)
     if (!real)
         return GH_NCCL_INVALID_USAGE;
     int result = real();
-    if (result == GH_NCCL_SUCCESS && gh_nccl_depth == 0)
-        group_depth++;
+    if (result == GH_NCCL_SUCCESS && gh_nccl_depth == 0 && group_depth++ == 0)
+        group_calls = 0;
     return result;
 }
 
@@ -142,9 +174,17 @@ int ncclGroupEnd(void)
     *(void **)&real = gh_nccl_real(&cache, "GroupEnd");
     if (!real)
         return GH_NCCL_INVALID_USAGE;
+    bool outermost = gh_nccl_depth == 0 && group_depth == 1;
+    bool watched = outermost && group_calls && gh_cuda_watching();
+    if (GH_UNLIKELY(watched))
+        gh_cuda_launch(group_calls);
     gh_nccl_depth++;
     int result = real();
     gh_nccl_depth--;
+    if (GH_UNLIKELY(watched))
+        gh_cuda_launched(result == GH_NCCL_SUCCESS);
+    else if (outermost)
+        gh_cuda_cancel();
     group_left(); /* also when it failed: NCCL has left the group then */
     return result;
 }
@@ -158,6 +198,8 @@ int ncclGroupSimulateEnd(void *info)
     if (!real)
         return GH_NCCL_INVALID_USAGE;
     int result = real(info);
+    if (gh_nccl_depth == 0 && group_depth == 1)
+        gh_cuda_cancel();
     group_left();
     return result;
 }

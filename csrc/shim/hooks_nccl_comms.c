@@ -242,6 +242,9 @@ GH_EXPORT int ncclCommAbort(gh_nccl_comm comm);
 int ncclCommAbort(gh_nccl_comm comm)
 {
     REAL(CommAbort, gh_nccl_comm);
+    uint64_t id = id_of(comm);
+    if (id)
+        gh_cuda_drop_comm(id);
     gh_comm_drop(comm);
     return real(comm);
 }

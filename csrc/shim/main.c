@@ -23,6 +23,7 @@ static void in_child(void)
 {
     gh_ring_release();
     gh_comm_forget();
+    gh_cuda_forget();
 #if defined(__x86_64__)
     gh_gloo_forget();
 #endif
@@ -33,6 +34,7 @@ __attribute__((constructor)) static void shim_begin(void)
     const char *off = getenv("GHT_OFF");
     /* Of several copies only the first in the search order records; the others forward to one another. */
     gh_disabled = (off && *off && *off != '0') || !is_first_copy();
+    gh_cuda_prepare();
     if (!gh_disabled)
         pthread_atfork(NULL, NULL, in_child);
 }

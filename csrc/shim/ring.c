@@ -305,18 +305,24 @@ int64_t gh_now_ns(void)
 
 void gh_exec(const struct gh_call *call, int64_t seq, int64_t begin_ns)
 {
+    gh_exec_timed(call, seq, begin_ns, clock_ns(CLOCK_MONOTONIC) - begin_ns);
+}
+
+void gh_exec_timed(const struct gh_call *call, int64_t seq, int64_t begin_ns, int64_t dur_ns)
+{
     struct gh_ring *r = gh_ring_get();
     if (!r)
         return;
     struct gh_record record = {
         .t_ns = begin_ns + r->clock_offset_ns,
-        .dur_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns,
+        .dur_ns = dur_ns,
         .bytes = call->bytes,
         .comm = call->comm,
         .seq = seq,
         .lane = call->lane,
         .peer = call->peer,
-        .flags = (uint16_t)((call->flags & ~GH_FLAG_ASYNC) | GH_FLAG_EXEC),
+        .flags = (uint16_t)((call->flags & ~GH_FLAG_ASYNC) | GH_FLAG_EXEC |
+                            (dur_ns < 0 ? GH_FLAG_DUR_INVALID : 0)),
         .op = call->op,
         .dtype = call->dtype,
     };

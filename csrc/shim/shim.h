@@ -47,6 +47,8 @@ bool gh_profiling(void);                         /* does the control page ask fo
 int64_t gh_now_ns(void);                         /* CLOCK_MONOTONIC */
 /* The execution of call `seq`: it began at begin_ns (CLOCK_MONOTONIC) and has ended now. */
 void gh_exec(const struct gh_call *call, int64_t seq, int64_t begin_ns);
+/* The same, measured by other means; dur_ns -1: asked for and not to be had. */
+void gh_exec_timed(const struct gh_call *call, int64_t seq, int64_t begin_ns, int64_t dur_ns);
 extern struct gh_ring *gh_ring_now;
 static inline bool gh_ring_is_open(void)
 {
@@ -65,6 +67,7 @@ bool gh_comm_find(const void *handle, struct gh_comm_info *out); /* hot path */
 void gh_comm_name(const void *handle, const char *name);
 void gh_comm_drop(const void *handle);
 uint32_t gh_comm_next_child(const void *handle); /* 0, 1, ...: number of the next split of this one */
+uint64_t gh_comm_nth(const void *handle);        /* 0, 1, ...: how often this was asked of it before */
 bool gh_comm_known(uint64_t id);                 /* was there ever one with this id in this process */
 void gh_comm_unmatched(void);
 void gh_comm_forget(void); /* in a forked child */
@@ -79,6 +82,14 @@ extern GH_TLS struct gh_gloo_current {
 
 /* hooks_gloo_exec.c */
 bool gh_gloo_drained(void); /* every collective that was enqueued has been executed */
+
+/* cuda_events.c, cuda_drain.c */
+void gh_cuda_prepare(void);             /* read the environment */
+void gh_cuda_drop_comm(uint64_t comm);  /* what is under way on it will say nothing */
+void gh_cuda_forget(void);              /* in a forked child */
+/* Is all work done that was put on the streams of NCCL's calls and on the default stream of the current context?
+ * Asks until then (CLOCK_MONOTONIC), at least once; true where no CUDA is loaded. False also means "cannot tell". */
+bool gh_cuda_drained(int64_t until_ns);
 
 /* hooks_gloo_groups.c */
 void gh_gloo_forget(void); /* in a forked child */

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GH_CUDA_API_H
+#define GH_CUDA_API_H
+
+/* The driver's functions that the shim calls, taken from the libcuda.so.1 that the program has loaded: no header,
+ * no link. Contexts, streams and events are opaque pointers, enums are ints. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void *gh_cu_context;
+typedef void *gh_cu_stream;
+typedef void *gh_cu_event;
+
+#define GH_CU_SUCCESS 0
+#define GH_CU_NOT_READY 600
+#define GH_CU_CAPTURE_NONE 0
+#define GH_CU_MODE_RELAXED 2
+#define GH_CU_NO_TIMING 2u
+#define GH_CU_LEGACY ((gh_cu_stream)1)
+#define GH_CU_PER_THREAD ((gh_cu_stream)2)
+
+/* F(member, symbol, symbol of older drivers or "", needed, parameters) */
+#define GH_CUDA_FUNCTIONS(F)                                                                                \
+    F(context, "cuCtxGetCurrent", "", 1, (gh_cu_context * out))                                             \
+    F(push, "cuCtxPushCurrent_v2", "", 1, (gh_cu_context context))                                          \
+    F(pop, "cuCtxPopCurrent_v2", "", 1, (gh_cu_context * out))                                              \
+    F(context_id, "cuCtxGetId", "", 0, (gh_cu_context context, unsigned long long *out))                    \
+    F(context_of, "cuStreamGetCtx", "", 1, (gh_cu_stream stream, gh_cu_context * out))                      \
+    F(capturing, "cuStreamIsCapturing", "", 1, (gh_cu_stream stream, int *status))                          \
+    F(stream_query, "cuStreamQuery", "", 1, (gh_cu_stream stream))                                          \
+    F(create, "cuEventCreate", "", 1, (gh_cu_event * out, unsigned flags))                                  \
+    F(destroy, "cuEventDestroy_v2", "", 1, (gh_cu_event event))                                             \
+    F(record, "cuEventRecord", "", 1, (gh_cu_event event, gh_cu_stream stream))                             \
+    F(query, "cuEventQuery", "", 1, (gh_cu_event event))                                                    \
+    F(elapsed, "cuEventElapsedTime_v2", "cuEventElapsedTime", 1,                                            \
+      (float *ms, gh_cu_event begin, gh_cu_event end))                                                      \
+    F(exchange_mode, "cuThreadExchangeStreamCaptureMode", "", 1, (int *mode))
+
+#define GH_CU_MEMBER_(member, symbol, older, needed, PARAMS) int(*member) PARAMS;
+
+struct gh_cuda {
+    GH_CUDA_FUNCTIONS(GH_CU_MEMBER_)
+};
+
+/* Takes the loader's lock: never on a thread of the job that makes a call. NULL = not loaded, or not such a driver. */
+const struct gh_cuda *gh_cuda_load(void);
+const struct gh_cuda *gh_cuda_loaded(void); /* what it found before, NULL = not asked or not found */
+void gh_cuda_api_forget(void);              /* in a forked child */
+
+/* `stream`'s context, or for a default stream the calling thread's; NULL if it has none. */
+gh_cu_context gh_cuda_context(const struct gh_cuda *cu, gh_cu_stream stream);
+
+/* Nothing may be put on a stream that is captured, or whose capture was invalidated; where the driver does not
+ * answer (a default stream while a blocking stream is captured) neither. */
+static inline bool gh_cuda_captured(const struct gh_cuda *cu, gh_cu_stream stream)
+{
+    int status = GH_CU_CAPTURE_NONE;
+    return cu->capturing(stream, &status) != GH_CU_SUCCESS || status != GH_CU_CAPTURE_NONE;
+}
+
+#endif
