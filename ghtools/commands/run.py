@@ -7,6 +7,8 @@ import os
 import secrets
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +20,9 @@ from ghtools.stream.errors import GhError
 from ._cli import Page, Quiet, Voice, command
 
 if TYPE_CHECKING:
+    from ghtools.job.auto_profile_bus import BusAsker
     from ghtools.job.chain import Stage
+    from ghtools.stream.records import Record
 
 PAGE = Page(
     exits="2 4",
@@ -57,7 +61,7 @@ that is started again reads what Redis still has and says its alerts again.
 """,
     see="gh-trace gh-period gh-bocd gh-alert gh-plot gh-doctor",
 )
-CHAIN = "gh-trace | gh-period | gh-bocd | gh-alert"
+CHAIN = "gh-trace | gh-period | gh-bocd | gh-profile | gh-alert"
 
 
 @command("gh-run", PAGE, allow_interspersed_args=False)
@@ -111,7 +115,7 @@ def main(
         )
     say = Voice("ghtools")
     stages = parse_chain(pipe)
-    url = ""
+    url, node = "", 0
     if bus:
         from ghtools.job.bus_chain import bus_job, bus_stages, node_rank
         from ghtools.stream.bus_link import bus_url, connect
@@ -119,7 +123,8 @@ def main(
         url = os.environ.get("GHT_REDIS_URL", "") if bus == "-" else bus
         connect(bus_url(url))  # says what is wrong with it; Redis itself may come later
         job = attach or bus_job(job, os.environ)
-        stages = bus_stages(stages, f"ght:{job}", node_rank(os.environ, run or []))
+        node = node_rank(os.environ, run or [])
+        stages = bus_stages(stages, f"ght:{job}", node)
     job = attach or job or os.environ.get("GHT_JOB", "") or _new_id()
     block_signals()
     environment = dict(os.environ)
@@ -136,6 +141,8 @@ def main(
     try:
         chain = Chain(stages, environment)
         watch = _Watch(chain.fd, out, plot, say, quiet)
+        if any(stage[0] == "gh-profile" for stage in stages):
+            watch.profile_by_itself(job, url if bus and not node else "")
         watch.start()
     except (GhError, OSError) as error:
         say(f"the job runs unwatched: {error}")
@@ -190,10 +197,37 @@ class _Watch(threading.Thread):
         self._say, self._quiet = say, quiet
         self._summary = Summary(__version__)
         self._data = PlotData()
+        self._profile: Callable[[Record], None] | None = None
+        self._done: list[Callable[[], None]] = []
+
+    def profile_by_itself(self, job: str, url: str) -> None:
+        """Have executions timed when the records say that it is worth it: here, and with a `url` on all hosts."""
+        from ghtools.job.auto_profile import AutoProfile, LocalPage
+        from ghtools.job.paths import job_path, safe_job_id
+
+        auto = AutoProfile(time.monotonic)
+        local = LocalPage(job_path(job), self._say)
+        self._done.append(local.close)
+        everywhere: BusAsker | None = None
+        if url:
+            from ghtools.job.auto_profile_bus import BusAsker
+            from ghtools.stream.bus_link import bus_url
+
+            everywhere = BusAsker(bus_url(url), safe_job_id(job), self._say)
+            self._done.append(everywhere.close)
+
+        def take(record: Record) -> None:
+            if everywhere is not None:
+                everywhere.feed(record)
+            if (lease_s := auto.feed(record)) is not None:
+                local(lease_s)
+                if everywhere is not None:
+                    everywhere(lease_s)
+
+        self._profile = take
 
     def run(self) -> None:
         from ghtools.stream.framing import sections
-        from ghtools.stream.records import Record
         from ghtools.stream.writer import Writer
 
         writer = Writer(self._out) if self._out else None
@@ -206,6 +240,8 @@ class _Watch(threading.Thread):
             for line in self._summary.feed(record):
                 if not self._quiet:
                     self._say(line)
+            if self._profile is not None:
+                self._profile(record)
 
         try:
             for section in sections(self._source, lambda error: None):
@@ -219,6 +255,8 @@ class _Watch(threading.Thread):
         except OSError as error:
             self._say(f"cannot keep the stream: {error.strerror or error}; the job goes on")
         finally:
+            for done in self._done:
+                done()
             while self._source.read1(1 << 16):  # never let a stage wait for a reader that has stopped
                 pass
 

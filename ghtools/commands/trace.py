@@ -8,6 +8,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,6 +49,8 @@ unnamed; NCCL's communicators say nothing to outsiders.
     see="gh-run gh-period gh-bocd gh-doctor",
 )
 POLL_S = 0.05
+PROFILE_LEASE_S = 10.0
+NO_ITERATION_S = 60.0
 
 
 @command("gh-trace", PAGE)
@@ -77,12 +81,31 @@ def main(
             show_default=False,
         ),
     ] = 0,
+    profile: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Time executions for N iterations from now, for gh-profile.", show_default=False
+        ),
+    ] = 0,
+    serve: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Do what is asked of this host over Redis while it runs; - takes the URL from $GHT_REDIS_URL.",
+            show_default=False,
+        ),
+    ] = "",
     quiet: Quiet = False,
 ) -> Exit:
     """Follow a running job: its ranks, communicators and calls as records, until it ends.
 
     The job must run under the shim (gh-run, or LD_PRELOAD), or be traced with --attach. Reading never slows
     the job: what is not read in time is overwritten and counted as lost.
+
+    With --profile the shim also times how long each collective ran, on every rank of this host, and the stream has
+    an execution beside the call. Iterations are counted as gh-period finds them, on the rank that has done fewest;
+    where none can be made out within a minute, that is the end of it. It also ends with gh-trace, at the latest when
+    its lease of ten seconds runs out.
     """
     from ghtools.job.paths import jobs
     from ghtools.source.live import LiveSource, job_path_of, list_lines
@@ -93,6 +116,10 @@ def main(
         rows = list_lines(jobs())
         print("\n".join(aligned([["JOB", "STATE", "RANKS", "AGE_S", "PLACE"], *rows], "llrr")) if rows else "no jobs")
         return Exit.OK
+    if profile and (attach or once):
+        raise GhError(
+            "cannot time executions", f"--{'attach' if attach else 'once'} sees calls only", "gh-trace --profile N"
+        )
     if attach:
         return _attach(attach, say, quiet)
     alive = _alive(until_pid) if until_pid else None
@@ -112,10 +139,63 @@ def main(
     source = LiveSource(found.path, time.monotonic, time.time_ns, until, say)
     if not quiet:
         say(f"following job {found.job}: {len(found.ranks)} ranks on this host")
-    try:
-        return _pump(found.job, source.poll, lambda: source.done or once, lambda: source.lost)
-    finally:
-        source.close()
+    with ExitStack() as stack:
+        stack.callback(source.close)
+        if serve:
+            from ghtools.job.serve_page import serve_page
+
+            stack.callback(serve_page(serve, found.path, say).close)
+        poll = source.poll
+        if profile:
+            window = _Profiling(found.path, profile, say)
+            stack.callback(window.end)
+            poll = window.around(source.poll)
+        return _pump(found.job, poll, lambda: source.done or once, lambda: source.lost)
+
+
+class _Profiling:
+    """Executions timed for a number of iterations, or as long as this process lives."""
+
+    def __init__(self, job_dir: Path, iters: int, say: Voice) -> None:
+        from ghtools.detect.count_iters import IterationCount
+        from ghtools.job.control import ControlPage
+
+        self._page = ControlPage.create(job_dir)
+        self._iters, self._say = iters, say
+        self._count: IterationCount | None = IterationCount(time.time_ns())
+        self._began = self._renewed = time.monotonic()
+        self._page.set_profiling(True, PROFILE_LEASE_S)
+        say(f"executions are timed from now on, for {iters} iteration{'s' * (iters > 1)}")
+
+    def around(self, poll: Callable[[], list[Record]]) -> Callable[[], list[Record]]:
+        """The same poll, looking at what it gives."""
+
+        def look() -> list[Record]:
+            records = poll()
+            if self._count is not None:
+                for record in records:
+                    self._count.feed(record)
+                self._go_on(self._count.done, time.monotonic())
+            return records
+
+        return look
+
+    def _go_on(self, done: int, now: float) -> None:
+        if done >= self._iters:
+            self.end(f"after {done} iterations")
+        elif not done and now - self._began > NO_ITERATION_S:
+            self.end(f"after {NO_ITERATION_S:.0f} s, since no iteration could be made out")
+        elif now - self._renewed > PROFILE_LEASE_S / 3:
+            self._page.set_profiling(True, PROFILE_LEASE_S)
+            self._renewed = now
+
+    def end(self, why: str = "with gh-trace") -> None:
+        """Stop, once."""
+        if self._count is not None:
+            self._count = None
+            self._page.set_profiling(False)
+            self._page.close()
+            self._say(f"executions are no longer timed: it ended {why}")
 
 
 def _pump(job: str, poll: Callable[[], list[Record]], done: Callable[[], bool], lost: Callable[[], int]) -> Exit:

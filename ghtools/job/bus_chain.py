@@ -39,12 +39,19 @@ def node_rank(environment: Mapping[str, str], command: Sequence[str]) -> int:
     )
 
 
+def _serves(stage: Sequence[str]) -> bool:
+    """Whether this gh-trace can serve a control page and was not told to."""
+    return not any(word.partition("=")[0] in ("--serve", "--attach", "--list") for word in stage[1:])
+
+
 def bus_stages(stages: Sequence[Sequence[str]], stream: str, node: int) -> list[list[str]]:
     """The stages of this host: those before the bus, gh-pub, and on host 0 gh-sub and those after it.
 
     gh-pub writes nothing and gh-sub reads nothing, so on host 0 both stand in one chain. The other hosts go on with
-    their own records alone, so that they detect what they can whatever becomes of Redis.
+    their own records alone, so that they detect what they can whatever becomes of Redis. Each gh-trace serves its
+    host's control page, so that host 0 can have executions timed everywhere.
     """
+    stages = [[*stage, "--serve", "-"] if stage[0] == "gh-trace" and _serves(stage) else [*stage] for stage in stages]
     at = next((n for n, stage in enumerate(stages) if stage[0] not in LOCAL), len(stages))
     before, after = [[*stage] for stage in stages[:at]], [[*stage] for stage in stages[at:]]
     if node:

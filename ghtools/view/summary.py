@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from ghtools.stream.records import PHASE_CODE, Change, Iters, Job, Period, Record
+from ghtools.stream.records import PHASE_CODE, Alert, Change, Iters, Job, Period, Record
 
+from .sentence import one_line
 from .text import duration
 
 KEEP_ITERATIONS = 1 << 20  # 8 MiB; beyond it every second one is dropped, again and again
@@ -26,6 +28,18 @@ class Episode:
     after_ns: int
     end_index: int | None = None
     lost_ns: int = 0
+    parts: list[str] = field(default_factory=list)
+
+
+def part_text(part: dict[str, Any]) -> str:
+    """A part that an alert names, in a few words: `rank 2, compute 2.9x slower, confirmed`."""
+    ranks, hosts, ratio = part.get("ranks"), part.get("hosts"), part.get("ratio")
+    who = ", ".join(map(str, ranks[:8])) if isinstance(ranks, list) and ranks else ""
+    where = " <-> ".join(map(str, hosts[:2])) if isinstance(hosts, list) and hosts else ""
+    slower = f" {ratio:.1f}x slower" if isinstance(ratio, int | float) and ratio > 0 else ""
+    words = [f"{part.get('what', '')} {who}".strip() + (f" ({where})" if where else "")]
+    words += [f"{part.get('cause', '')}{slower}", str(part.get("verdict") or f"found by {part.get('by', '')}")]
+    return one_line(", ".join(words))
 
 
 class Summary:
@@ -56,6 +70,8 @@ class Summary:
             self._iters(record)
         elif isinstance(record, Change):
             self._change(record)
+        elif isinstance(record, Alert) and record.level == "job" and record.episode in self.episodes:
+            self.episodes[record.episode].parts = [part_text(part) for part in record.suspects]
 
     def _job(self, record: Job) -> Iterator[str]:
         size = record.world_size or len(record.ranks)
@@ -154,5 +170,6 @@ class Summary:
                 f"episode: iterations {episode.onset_index} to {'the end' if open_ else episode.end_index}, "
                 f"{duration(episode.before_ns)} -> {duration(episode.after_ns)} "
                 f"({episode.after_ns / max(episode.before_ns, 1):.2f}x), {lost / 1e9:.1f} s lost"
+                + "".join(f"; {part}" for part in episode.parts)
             )
         return lines
