@@ -2,7 +2,8 @@
 """`make demo`: a real 4-rank torch job, started by an ordinary torchrun command under gh-run, slowed for real.
 
 Rank 2 gets a CPU quota in the middle of the job, and gets it back later. The exit code says whether what gh-run
-found is what was done: one onset and one relief, each within 12 iterations, and nothing else.
+found is what was done: one onset and one relief, each within 12 iterations, one part that is slow, which is rank 2 by
+its compute, named within 10 iterations of the confirmed onset, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ sys.path.insert(0, str(ROOT))
 
 from ghtools.job.paths import jobs  # noqa: E402 (the tree of this script, not an installed one)
 from ghtools.stream.framing import sections  # noqa: E402
-from ghtools.stream.records import Change, Iters, Record  # noqa: E402
+from ghtools.stream.records import Alert, Change, Iters, Record, Suspect  # noqa: E402
 from tests.bed.throttle import Throttle  # noqa: E402
 
 STEPS, SLOW_AT, WELL_AT = 300, 120, 200
 RANKS, SLOW_RANK, SHARE = 4, 2, 0.15
 WITHIN = 12  # iterations
+NAMED_WITHIN = 10  # iterations of the confirmed onset
 
 
 def say(text: str) -> None:
@@ -88,7 +90,25 @@ def judge(path: Path, times: dict[str, int]) -> list[str]:
         say(f"{change.type}: placed within {off} iterations of the injection, confirmed {late} iterations after it")
         if late > WITHIN or change.said_t_ns < times[name]:
             wrong.append(f"the {change.type} was confirmed {late} iterations after the injection, over {WITHIN}")
-    return wrong
+    return wrong + judge_names(records, times, found[0], begins)
+
+
+def judge_names(records: list[Record], times: dict[str, int], onset: Change, begins: list[int]) -> list[str]:
+    """What is wrong with who was named: the slow rank and nobody else, in one alert, soon."""
+    named = [r for r in records if isinstance(r, Suspect) and r.verdict == "attributed"]
+    parts = [(r.what, r.ranks, r.cause) for r in named]
+    if parts != [("rank", [SLOW_RANK], "compute")]:
+        return [f"rank {SLOW_RANK} was to be named for its compute, once; it was {parts or 'nobody'}"]
+    said = [r.text for r in records if isinstance(r, Alert) and r.state == "named"]
+    if len(said) != 1 or f"rank {SLOW_RANK} " not in said[0]:
+        return [f"one alert was to name rank {SLOW_RANK}; it was {said or 'none'}"]
+    # A suspect's time is that of the newest call it rests on.
+    after_onset, after = (sum(t0 <= t < named[0].t_ns for t in begins) for t0 in (times["slow"], onset.said_t_ns))
+    ratio = named[0].ratio
+    say(f"rank {SLOW_RANK} named {after_onset} iterations after the injection, {after} after the onset was confirmed")
+    say(f"its compute was found to take {ratio:.1f} times that of its peers, the job {onset.ratio:.1f} times as long")
+    late = f"rank {SLOW_RANK} was named {after} iterations after the onset was confirmed, over {NAMED_WITHIN}"
+    return [late] if after > NAMED_WITHIN else []
 
 
 def main() -> int:

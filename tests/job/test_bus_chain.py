@@ -11,13 +11,15 @@ from ghtools.stream.errors import GhError
 
 
 def test_host_0_has_the_analysis_and_the_others_their_own() -> None:
-    stages = parse_chain("gh-trace | gh-period --marker x | gh-bocd | gh-alert")
+    stages = parse_chain("gh-trace -q | gh-period --marker x | gh-bocd | gh-alert")
     shown = [" | ".join(" ".join(stage) for stage in bus_stages(stages, "ght:j", node)) for node in (0, 1)]
     assert shown == [
-        "gh-trace | gh-period --marker x | gh-pub ght:j | gh-sub ght:j | gh-bocd | gh-alert",
-        "gh-trace | gh-period --marker x | gh-pub --tee ght:j | gh-bocd | gh-alert",
+        "gh-trace -q --serve - | gh-period --marker x | gh-pub ght:j | gh-sub ght:j | gh-bocd | gh-alert",
+        "gh-trace -q --serve - | gh-period --marker x | gh-pub --tee ght:j | gh-bocd | gh-alert",
     ]
-    assert bus_stages([["gh-trace"]], "s", 0) == [["gh-trace"], ["gh-pub", "s"], ["gh-sub", "s"]]
+    for words in (["gh-trace", "--serve", "redis://x"], ["gh-trace", "--attach", "7"], ["cat", "x.ght"]):
+        before = [words] if words[0] == "gh-trace" else []
+        assert bus_stages([words], "s", 0) == [*before, ["gh-pub", "s"], ["gh-sub", "s"], *([] if before else [words])]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,23 @@ def test_metrics_follow_an_episode() -> None:
     assert now["ght_alerts_total", "j", "job", ""] == 2 and now["ght_episodes_total", "j", "job", ""] == 1
 
 
+def test_the_part_is_a_metric_of_its_own_while_the_episode_is_open() -> None:
+    part = {"what": "rank", "ranks": [2], "hosts": ['b"\n'], "cause": "compute", "ratio": 2.9}
+    metrics = Metrics()
+    metrics.alert(SLOW)
+    metrics.alert(Alert(id=SLOW.id, state="named", job="j", suspects=[part, {"ranks": "x", "ratio": None}]))
+    lines = [line for line in metrics.text().splitlines() if line.startswith("ght_slow_part")]
+    assert lines == [
+        r'ght_slow_part{job="j",what="rank",cause="compute",ranks="2",hosts="b\"\n"} 2.9',
+        'ght_slow_part{job="j",what="",cause="",ranks="",hosts=""} 0',
+    ]
+    assert 'ght_slow{job="j",level="job",rank=""} 1' in metrics.text()
+    metrics.alert(Alert(id=SLOW.id, state="unnamed", severity="info", job="j"))
+    assert 'ght_slow{job="j",level="job",rank=""} 1' in metrics.text(), "the job is as slow as it was"
+    metrics.alert(OVER)
+    assert "ght_slow_part" not in metrics.text()
+
+
 def test_hostile_labels_stay_inside_their_quotes() -> None:
     name = 'a"b\\c\nd} 1\r' + "x" * 1000
     assert len(escape(name)) <= 2 * LABEL_MAX
