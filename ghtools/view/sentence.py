@@ -140,7 +140,13 @@ def _calls(calls: r.Calls) -> str:
         )
     span = text.duration(int(calls.t_ns[-1]) - int(calls.t_ns[0]))
     comms = text.plural(len(np.unique(calls.comm)), "communicator")
-    return f"{count} calls in {span}: {table.ops_summary(calls)}; {comms}{again}{lost}"
+    what = "executions" if (calls.flags & r.FLAG_EXEC).all() else "calls"
+    measured = calls.dur_ns[calls.dur_ns >= 0]
+    each = ""
+    if len(measured):
+        low, high, whole = (text.duration(int(ns)) for ns in (measured.min(), measured.max(), measured.sum()))
+        each = f"; took {low} to {high}, {whole} in all"
+    return f"{count} {what} in {span}: {table.ops_summary(calls)}{each}; {comms}{again}{lost}"
 
 
 def _iters(iters: r.Iters) -> str:

@@ -92,8 +92,16 @@ def rows(record: r.Record) -> Iterator[str]:
 
 
 def job_rows(job: r.Job) -> Iterator[str]:
-    """One line a rank, or one a host when the ranks are many."""
+    """One line a rank, or one a host when the ranks are many, or one a state where no more is known of them."""
     if not job.ranks:
+        return
+    if not any(rank.get(name) not in (None, "") for rank in job.ranks for name in ("host", "pid", "device")):
+        states: dict[str, list[int]] = {}
+        for rank in job.ranks:
+            number = rank.get("rank")
+            states.setdefault(str(rank.get("state", "")), []).append(number if isinstance(number, int) else -1)
+        for state, ranks in states.items():
+            yield f"ranks {text.rank_list(ranks)}{': ' if state else ''}{state}"
         return
     if len(job.ranks) > MAX_RANK_ROWS:
         hosts: dict[str, list[int]] = {}
@@ -121,4 +129,4 @@ def ops_summary(batch: r.Calls) -> str:
         f"{name_of(r.OPS, op, 'op')} {count}" + (f" ({text.size(volume[op])})" if volume[op] > 0 else "")
         for op, count in counts.most_common(4)
     ]
-    return ", ".join(parts) + (f" and {len(counts) - 4} more kinds" if len(counts) > 4 else "")
+    return ", ".join(parts) + (f" and {text.plural(len(counts) - 4, 'more kind')}" if len(counts) > 4 else "")

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from ghtools.source import importers, jsonl
 from ghtools.stream.errors import Exit, GhError
-from ghtools.stream.records import KINDS, Calls, Change, Head, Iters, Job, Record, Unknown
+from ghtools.stream.records import FLAG_EXEC, KINDS, Calls, Change, Head, Iters, Job, Record, Sample, Unknown
 from ghtools.view import jsonl as view_jsonl
 from ghtools.view import show, text
 from tests.stream.strategies import BODY, MUTATIONS, mutated, same, sample, wire
@@ -80,6 +80,24 @@ def test_a_batch_is_one_line_or_one_a_row() -> None:
     assert len(rows) == 2 + 6
     assert all(word in rows[2] for word in ("all_reduce", "4.19 MB", "float32", "deadbe"))
     assert len(lines(iters, expand=True)) == 2 + 6
+
+
+def test_executions_say_how_long_they_took() -> None:
+    [calls] = [record for record in sample() if isinstance(record, Calls)][:1]
+    calls.dur_ns = np.array([-1, 2000, 5000, 3000, -1, 1000])
+    assert "6 calls in 1.5 s: all_reduce 6 (25.2 MB); took 1 us to 5 us, 11 us in all; 1 comm" in lines(calls)[0]
+    calls.flags = np.full(6, FLAG_EXEC, "<u2")
+    assert "6 executions in 1.5 s: " in lines(calls)[0]
+
+
+def test_ranks_of_which_nothing_is_known_take_one_line() -> None:
+    ranks = [{"rank": r, "state": "ended" if r < 5 else "running"} for r in range(8)]
+    assert lines(Job(ranks=ranks))[1:] == ["    ranks 0-4: ended", "    ranks 5-7: running"]
+
+
+def test_a_series_that_does_not_move_is_not_given_a_spread() -> None:
+    one = Sample(metric="m", unit="W", t_ns=np.array([5, 6]), value=np.array([2.0, 2.0]))
+    assert "m: 2 samples, all 2 W" in lines(one)[0]
 
 
 def test_many_ranks_are_shown_by_host() -> None:
