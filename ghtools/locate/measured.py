@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 UNITS = {"gemm": ("TFLOP/s", 1e12), "bandwidth": ("GB/s", 1e9)}
 NAMES = {"gemm": "GEMM", "bandwidth": "memory bandwidth"}
@@ -88,3 +88,30 @@ class Measured:
         """Clock of the CPU; -1 = not known."""
         clocks = [repeat.khz for repeat in self.repeats if repeat.khz > 0]
         return median(clocks) / 1000 if clocks else -1.0
+
+
+class Key(NamedTuple):
+    """What must be equal for a measurement to be comparable with an earlier one."""
+
+    host: str
+    device: str
+    kind: str
+    test: str
+    dtype: str
+    size: int
+    threads: int
+    together: int
+
+
+@dataclass(frozen=True)
+class Past:
+    """Earlier results of a device, oldest first: flops or bytes a second, and the CPU share of each (-1: no CPU)."""
+
+    rates: tuple[float, ...]
+    shares: tuple[float, ...]
+    t_ns: int = 0  # of the newest
+
+
+def key_of(one: Measured) -> Key:
+    """Where a measurement belongs in the history."""
+    return Key(one.host, one.device, one.kind, one.test, one.dtype, one.size, one.threads, one.together)
