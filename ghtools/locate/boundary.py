@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ghtools.detect.period import PeriodFinder
-from ghtools.stream.records import FLAG_EXEC, Calls, Comm, Iters, Job, Record, columns
+from ghtools.stream.records import FLAG_EXEC, PHASE_CODE, Calls, Comm, Iters, Job, Record, columns
 
 from .align import offset
 from .collect import Bounds
@@ -24,6 +24,7 @@ from .collect import Bounds
 STEADY_ITERS = 3  # with the same number of calls, the last ones of every rank
 KEPT = 64  # iterations of a rank that are remembered
 AHEAD_ITERS = 2  # over the newest iteration that any rank has begun
+ORDINARY = [PHASE_CODE["steady"], PHASE_CODE["warmup"]]
 NOTICE_S = 0.15  # for the request to be written and seen
 
 
@@ -90,7 +91,7 @@ class BoundaryFinder:
             bounds[rank], calls[rank] = of_rank, int(steps[0])
         first = min(bounds)
         shift = {rank: offset(b, bounds[first], one_clock=True) for rank, b in bounds.items()}
-        iteration_s = float(np.median([np.median(b.dur_ns[-16:]) for b in bounds.values()])) / 1e9
+        iteration_s = float(np.median([_length_ns(b) for b in bounds.values()])) / 1e9
         if iteration_s <= 0:
             self.why_not = "the iterations have no length"
             return None
@@ -102,6 +103,12 @@ class BoundaryFinder:
         }
         self.why_not = ""
         return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s)
+
+
+def _length_ns(bounds: Bounds) -> float:
+    """Median of the last ordinary iterations; one that was held for a test is none."""
+    ordinary = np.isin(bounds.phase, ORDINARY)
+    return float(np.median(bounds.dur_ns[ordinary][-16:] if ordinary.any() else bounds.dur_ns[-16:]))
 
 
 def _since(bounds: Bounds, now_ns: int, iteration_s: float) -> int:

@@ -14,6 +14,7 @@ from ghtools.source.live import LiveSource, job_path_of
 from .boundary import Boundary, BoundaryFinder
 
 FIND_S = 60.0  # for the iteration to be found
+COME_S = 5.0  # for ranks that have not made a call yet
 POLL_S = 0.01
 ATTEMPTS = 3
 COME_FACTOR = 4.0  # the boundary may be that much later than foretold
@@ -52,15 +53,16 @@ def _find(job: JobDir, find_s: float) -> Boundary:
         deadline = time.monotonic() + find_s
         while True:
             finder.feed(source.poll())
-            if finder.world_size > len(finder.running) > 0:
+            here = len(finder.running)
+            if finder.world_size > here > 0 and time.monotonic() > deadline - find_s + min(COME_S, find_s):
                 raise CouldNotTell(
                     f"cannot hold job {job.job}",
-                    f"{len(finder.running)} of its {finder.world_size} ranks run on this host",
+                    f"{here} of its {finder.world_size} ranks run on this host",
                     "--bus URL where the job has several hosts",
                 )
             if source.done or not job.alive:
                 raise CouldNotTell(f"cannot hold job {job.job}", "it has ended")
-            where = finder.at(time.time_ns())
+            where = finder.at(time.time_ns()) if here >= finder.world_size else None
             if where is not None:
                 return where
             if time.monotonic() > deadline:
