@@ -65,7 +65,8 @@ static bool drained(struct hold *h)
             return false;
         nap();
     }
-    return true;
+    int64_t lease = __atomic_load_n(&h->mail->until_ns, __ATOMIC_RELAXED);
+    return gh_cuda_drained(until < lease ? until : lease);
 }
 
 static void run_task(struct hold *h, uint64_t number)
