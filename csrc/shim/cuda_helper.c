@@ -82,10 +82,10 @@ static int64_t host_begin(const struct gh_cuda *cu, struct gh_place *place, stru
         s->begin = old;
     }
     int64_t least = s->before_ns - at, most = seen_ns - dur_ns - at;
-    if (place->offset_ns < least)
-        place->offset_ns = least;
     if (place->offset_ns > most)
         place->offset_ns = most;
+    if (place->offset_ns < least)
+        place->offset_ns = least;
     return at + place->offset_ns;
 }
 
@@ -215,7 +215,7 @@ static unsigned look(const struct gh_cuda *cu, struct gh_place *place)
 {
     static GH_TLS bool relaxed;
     uint32_t state = __atomic_load_n(&place->state, __ATOMIC_ACQUIRE);
-    unsigned long long id = place->id;
+    unsigned long long id = 0;
     unsigned left = 0;
     if (state != GH_PLACE_NEW && state != GH_PLACE_READY)
         return 0;

@@ -4,9 +4,12 @@
  * so that a test can tell whether a call came through the shim unchanged.
  *
  * -DWITH_TWINS gives every function its pnccl twin, as NCCL does. Like NCCL it uses its own public functions
- * by way of the symbol table (Bcast calls Broadcast), which a hook must not count twice.
+ * by way of the symbol table (Bcast calls Broadcast), which a hook must not count twice. Where the libcuda of
+ * fakecuda.c is loaded, each communicator and stream of a group gets one kernel when the group ends.
  */
 
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +44,39 @@ API uint64_t fake_noted(void) { return noted; }
 
 static const int sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
+/* ---- kernels ---- */
+
+static _Thread_local int depth;
+static _Thread_local struct kernel {
+    gh_nccl_comm comm;
+    gh_stream stream;
+} kernels[64];
+static _Thread_local int kernels_n;
+static void (*launch)(void *);
+
+__attribute__((constructor)) static void find_launch(void)
+{
+    *(void **)&launch = dlsym(RTLD_DEFAULT, "fake_cuda_kernel");
+}
+
+static void launch_all(void)
+{
+    for (int i = 0; i < kernels_n && result_to_give == GH_NCCL_SUCCESS; i++)
+        launch(kernels[i].stream);
+    kernels_n = 0;
+}
+
+static void add_kernel(gh_nccl_comm comm, gh_stream stream)
+{
+    int i = 0;
+    while (i < kernels_n && (kernels[i].comm != comm || kernels[i].stream != stream))
+        i++;
+    if (i == kernels_n && kernels_n < 64)
+        kernels[kernels_n++] = (struct kernel){comm, stream};
+    if (!depth)
+        launch_all();
+}
+
 static int note(const char *name, size_t count, int datatype, gh_nccl_comm comm, gh_stream stream, int peer)
 {
     calls++;
@@ -51,6 +87,8 @@ static int note(const char *name, size_t count, int datatype, gh_nccl_comm comm,
     noted = noted * 31 + (uintptr_t)stream;
     noted = noted * 31 + (unsigned)peer;
     noted = noted * 31 + (comm ? (unsigned)((struct comm *)comm)->size : 0);
+    if (launch)
+        add_kernel(comm, stream);
     return result_to_give;
 }
 
@@ -118,7 +156,6 @@ TWIN(WaitSignal)
 
 /* ---- groups: what is asked for in a group comes at its end ---- */
 
-static _Thread_local int depth;
 static _Thread_local struct {
     gh_nccl_comm *at, value;
 } later[64];
@@ -151,6 +188,7 @@ int ncclGroupEnd(void)
         for (int i = 0; i < later_n; i++)
             *later[i].at = later[i].value;
         later_n = 0;
+        launch_all();
     }
     return result_to_give;
 }
@@ -161,6 +199,7 @@ int ncclGroupSimulateEnd(void *info)
 {
     (void)info;
     depth--;
+    kernels_n = 0;
     return 0;
 }
 TWIN(GroupSimulateEnd)
