@@ -91,7 +91,7 @@ def scripts() -> dict[str, str]:
 
 
 def test_entry_points_are_the_command_modules() -> None:
-    wanted = {f"gh-{name.rstrip('_')}": f"ghtools.commands.{name}:main" for name in COMMANDS}
+    wanted = {f"gh-{name.rstrip('_').replace('_', '-')}": f"ghtools.commands.{name}:main" for name in COMMANDS}
     assert scripts() == wanted
 
 
@@ -107,7 +107,10 @@ except SystemExit as ended:
     assert not ended.code, ended.code
 print("LOADED", *(name for name in {HEAVY!r} if name in sys.modules))
 """
-    for option, shown in (("--help", "Usage: gh-"), ("--version", f"gh-{name.rstrip('_')} (ghtools) ")):
+    for option, shown in (
+        ("--help", "Usage: gh-"),
+        ("--version", f"gh-{name.rstrip('_').replace('_', '-')} (ghtools) "),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", code.replace("OPTION", repr(option))],
             capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "NO_COLOR": "1"},

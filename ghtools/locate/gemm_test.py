@@ -19,15 +19,16 @@ from .measured import UNITS, Measured, Repeat
 KERNELS = ("", "plain", "avx2", "avx512")
 HEAD, ROW = 8, 12  # GH_HEAD_COUNT, GH_ROW_COUNT of csrc/tasks/tasks.h
 SPARE_S = 20.0  # over the windows: a rank with a tenth of a CPU still has to fill its arrays
+EDGE = 384  # 1.7 MB of matrices, and a millisecond or so each
 LLC_FACTOR = 4
 MIN_BYTES, MAX_BYTES = 64 << 20, 1 << 30
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `edge` of the matrices, `bytes` of the arrays of one rank together."""
+    """What to measure. `edge` of the matrices (GPUs: 0 is their default), `bytes` of the arrays of a rank together."""
 
-    edge: int = 384
+    edge: int = EDGE
     bytes: int = MIN_BYTES
     repeats: int = 3
     window_ms: int = 400

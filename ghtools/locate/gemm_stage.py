@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter form of gh-validate-gemm: a suspected rank is tested when the stream names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ghtools.stream.errors import GhError
+from ghtools.stream.records import Change, Finding, Record, Suspect
+
+CAUSES = ("compute", "host pause", "unknown")  # what a test of a device can confirm or clear
+
+Test = Callable[[set[int]], list[Record]]
+
+
+class ValidateStage:
+    """Tests once an episode and rank, and at most every `every_s` seconds; a test that fails is a finding, too.
+
+    An episode ends with the next confirmed change (of any rank): what is suspected after that is tested anew.
+    """
+
+    def __init__(
+        self,
+        test: Test,
+        every_s: float,
+        now_s: Callable[[], float],
+        now_ns: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        self._test, self._every_s, self._now_s, self._now_ns, self._say = test, every_s, now_s, now_ns, say
+        self._tested: set[int] = set()
+        self._last_s: float | None = None
+
+    def feed(self, record: Record) -> Iterator[Record]:
+        """The records of a test, if this record asks for one."""
+        if isinstance(record, Change) and record.stage == "confirmed":
+            self._tested.clear()
+        if not isinstance(record, Suspect) or not self._wanted(record):
+            return
+        suspects = set(record.ranks)
+        now_s = self._now_s()
+        if self._last_s is not None and now_s - self._last_s < self._every_s:
+            return
+        self._last_s = now_s
+        self._tested |= suspects
+        try:
+            made = self._test(suspects)
+        except GhError as error:
+            self._say(str(error))
+            text = f"could not tell: {error}"
+            yield Finding(
+                ranks=sorted(suspects),
+                hosts=record.hosts,
+                cause=record.cause,
+                by="gemm",
+                t_ns=self._now_ns(),
+                text=text,
+            )
+            return
+        yield from made
+
+    def _wanted(self, suspect: Suspect) -> bool:
+        return (
+            suspect.verdict == "attributed"
+            and suspect.what == "rank"
+            and suspect.cause in CAUSES
+            and bool(set(suspect.ranks) - self._tested)
+        )
+
+    def finish(self) -> Iterator[Record]:
+        """Nothing is owed at the end."""
+        return iter(())
