@@ -90,6 +90,7 @@ class RankBuffer:
     last_t_ns: int = 0
     done_index: int = -(1 << 62)  # iterations up to this one are used up
     seen_exec: bool = False
+    times_pairs: bool = False  # sends and receives have executions, too (NCCL)
 
     def add(self, rec: Calls, dropped: Dropped) -> None:
         """Take a batch of calls."""
@@ -110,6 +111,7 @@ class RankBuffer:
         if use.any():
             self.seen_exec = True
             self.execs.append(_rows(rec, use, rec.dur_ns))
+            self.times_pairs = self.times_pairs or bool(np.isin(self.execs[-1].op, (SEND, RECV)).any())
         entry = ~is_exec & ~captured & ~use
         if entry.any():
             self.calls.append(_rows(rec, entry, np.full(n, -1, np.int64)))
@@ -171,7 +173,9 @@ class RankBuffer:
             at[at == len(calls.seq)] = 0
             same = (calls.seq[at] == execs.seq) & (execs.seq >= 0) & (calls.entry[at] <= execs.start)
             execs.entry = np.where(same, calls.entry[at], execs.start)
-            pairs = np.isin(calls.op, (SEND, RECV)) & (calls.seq >= execs.seq[0]) & ~np.isin(calls.seq, execs.seq)
+            pairs = np.isin(calls.op, (SEND, RECV)) & ~np.isin(calls.seq, execs.seq)
+            if self.times_pairs:  # those before are only not timed yet
+                pairs &= calls.seq >= execs.seq[0]
             if pairs.any():
                 execs = join([execs, calls.take(pairs)])
                 execs = execs.take(np.argsort(execs.seq if np.all(execs.seq >= 0) else execs.entry, kind="stable"))

@@ -19,6 +19,7 @@ from .collect import RECV, SEND, Bounds, Rows
 
 Floats = NDArray[np.float64]
 FIRST = 1 << 40
+BLIND = 0.002  # share of an iteration: a first call so soon after its begin is what the begin was taken from
 JITTER_NS = 20_000  # an end may be noted this much after the host was let go
 
 
@@ -55,6 +56,26 @@ def places(rows: Rows, at: NDArray[np.int64], key: NDArray[np.int64]) -> tuple[N
     over = np.append((rows.start + rows.dur)[:-1] - rows.entry[1:], 0)
     runs_on = (over > np.maximum(JITTER_NS, rows.dur // 50)) & known
     return code, runs_on
+
+
+def blind(rows: Rows, at: NDArray[np.int64], bounds: Bounds) -> NDArray[np.bool_]:
+    """Iterations whose first gap is not known: counted from their first call, with nothing seen before that.
+
+    So is the first of a stretch that is timed. Data in which it is so of every iteration has no such gaps, and none is
+    called blind.
+    """
+    made = np.zeros(len(bounds.index), bool)
+    if not len(rows.seq):
+        return made
+    new = np.flatnonzero(np.concatenate(([True], at[1:] != at[:-1])) & (at >= 0))
+    before = np.maximum(new - 1, 0)
+    step = rows.seq[new] - rows.seq[before]
+    seen = np.where(at[before] >= 0, bounds.index[at[before]] + 1 >= bounds.index[at[new]], (step == 0) | (step == 1))
+    seen &= new > 0
+    soon = rows.entry[new] - bounds.t_ns[at[new]] < BLIND * np.maximum(bounds.dur_ns[at[new]], 1)
+    if seen.any():
+        made[at[new[soon & ~seen]]] = True
+    return made
 
 
 def own_time(

@@ -24,9 +24,11 @@ from .transfers import EXPLAINS, slow_transfers
 
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
 SMALL, SMALL_LATE_SHARE = 0.10, 0.8  # where executions alone are known, overlap makes small differences look larger
+LASTING = 0.4  # without an onset: share of its median excess that each third of the window must show
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
+ONE_GAP = 0.35  # growth of the rest of own time against that of the longest gap: under it, one gap alone grew
 REST = 0.05  # share of own time outside the longest gap, without which input and compute cannot be told apart
 
 
@@ -50,7 +52,7 @@ def judge(case: Case) -> Judgement:
         made.suspects.append(case.suspect("none", "unknown", "inconclusive", f"cannot tell who is slow: {why}"))
         return made
     over = excess(case.own, case.classes, case.past)
-    lates = candidates(case.own, over, case.classes)
+    lates = candidates(case.own, over, case.classes, noticed=case.onset is not None)
     for late in lates:
         case.bear_out(late)
     ranked = [_rank(case, late) for late in lates]
@@ -64,7 +66,7 @@ def judge(case: Case) -> Judgement:
         if late.excess >= (SECOND if suspect.verdict == "attributed" else DOUBTFUL) * most
     ]
     if case.timed:
-        made.suspects += slow_transfers(case, named)
+        made.suspects += slow_transfers(case, named, over)
     attributed = [suspect for suspect in made.suspects if suspect.verdict == "attributed"]
     if not attributed:
         made.suspects += _hidden(case, over)
@@ -82,6 +84,8 @@ def _rank(case: Case, late: Late) -> Suspect:
         doubts.append("nobody is seen waiting for it")
     elif late.last < (LATE_SHARE if late.excess >= SMALL else SMALL_LATE_SHARE):
         doubts.append(f"only {100 * late.last:.0f} % of the waiting in its groups is for it")
+    if case.onset is None and case.past is None and late.lasting < LASTING:
+        doubts.append("it comes and goes, as a busy host makes it")
     if not case.timed and (why := _spread_arrivals(case, late)):
         doubts.append(why)
     if case.onset is not None and late.excess < EXPLAINS * case.onset.loss:
@@ -124,14 +128,15 @@ def _cause(case: Case, late: Late) -> tuple[str, str]:
     own, peers = case.own, case.peers(late.rank)
     col = int(np.flatnonzero(own.ranks == late.rank)[0])
     others = np.flatnonzero(np.isin(own.ranks, peers) & (own.ranks != late.rank))
-    usual = float(np.nanmedian(nanmedian(own.longest[:, others])))
-    mine = float(nanmedian(own.longest)[col])
-    rest_mine, rest_peers = late.own_ns - mine, late.peers_ns - usual
-    if not np.isfinite(usual) or not np.isfinite(mine):
+    rest = own.own - own.longest
+    usual, mine = float(np.nanmedian(nanmedian(own.longest[:, others]))), float(nanmedian(own.longest)[col])
+    rest_peers, rest_mine = float(np.nanmedian(nanmedian(rest[:, others]))), float(nanmedian(rest)[col])
+    if not np.isfinite(usual + mine + rest_peers + rest_mine) or usual <= 0:
         return "compute", ""
     if rest_peers < REST * late.peers_ns:
         return "compute", "nearly all own time is one gap, so a late input would look the same"
-    if mine - usual < 0.8 * (late.own_ns - late.peers_ns) or rest_mine > (1 + 0.3 * (late.ratio - 1)) * rest_peers:
+    # A slow device stretches all its gaps alike; a late input or a pause makes one longer and leaves the rest.
+    if rest_mine / rest_peers - 1 > ONE_GAP * (mine / usual - 1):
         return "compute", ""
     place = _mode(own.place[:, col])
     if place >= FIRST or place == _mode(own.place[:, others].ravel() % FIRST):

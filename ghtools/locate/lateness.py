@@ -27,6 +27,7 @@ STEADY = 0.6  # share of the iterations in which at least half the excess is the
 POPULATION_Z = 5.0  # and it must stand out of the spread that peers have anyway
 MATERIAL = 0.02  # waiting in a group under this share of the iteration is no evidence
 CONTRADICTS = 0.5
+ALWAYS_ITERS, ALWAYS_LEAST, ALWAYS_MEDIAN = 4, 0.05, 0.2  # iterations, and share of the iteration in each and at large
 SAME_STEP = 1.5
 
 
@@ -60,6 +61,7 @@ class Late:
     own_ns: float
     peers_ns: float
     z: float  # against the spread among peers
+    lasting: float = 1.0  # least median excess of a third of the window, over that of all of it
     last: float = 0.0  # share of its groups' waiting for which it was the last to come
     against: list[str] = field(default_factory=list)  # what speaks against it
     groups: list[tuple[str, float, float]] = field(
@@ -144,8 +146,27 @@ def excess(own: Own, classes: list[list[int]], before: Own | None = None) -> Flo
     return made
 
 
-def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 0.0) -> list[Late]:
-    """Ranks whose excess is large, sure and steady; the largest first. `least` raises the bar."""
+def lasting(values: Floats) -> float:
+    """Least median of a third of the values over the median of all; 1 if they are too few to divide."""
+    finite = values[np.isfinite(values)]
+    middle = float(np.median(finite)) if len(finite) else 0.0
+    if len(finite) < 9 or middle <= 0:
+        return 1.0
+    return min(float(np.median(third)) for third in np.array_split(finite, 3)) / middle
+
+
+def always(values: Floats) -> bool:
+    """Whether a large excess is there in every iteration: a quota that strikes now and then makes it uneven in size,
+    so that its median is not sure after a few iterations, though it never fails."""
+    finite = values[np.isfinite(values)]
+    return len(finite) >= ALWAYS_ITERS and bool(finite.min() >= ALWAYS_LEAST and np.median(finite) >= ALWAYS_MEDIAN)
+
+
+def candidates(own: Own, over: Floats, classes: list[list[int]], noticed: bool = False) -> list[Late]:
+    """Ranks whose excess is large, sure and steady; the largest first.
+
+    `noticed`: somebody else has noticed a slow-down, so that a large excess in each of few iterations is enough.
+    """
     made = []
     middle, error = nanmedian(over), standard_error(over)
     n = np.sum(np.isfinite(over), axis=0)
@@ -170,14 +191,16 @@ def candidates(own: Own, over: Floats, classes: list[list[int]], least: float = 
             if not np.isfinite(middle[col]) or not peers[place] > 0:
                 continue
             z = float(middle[col] / floor)
-            enough = middle[col] >= max(need(int(n[col])), least) and middle[col] - 3 * error[col] >= FLOOR
+            never_fails = noticed and always(over[:, col])
+            enough = middle[col] >= need(int(n[col])) and (never_fails or middle[col] - 3 * error[col] >= FLOOR)
             steady = float(np.mean(over[np.isfinite(over[:, col]), col] >= 0.5 * middle[col]))
-            if enough and steady >= STEADY and z >= POPULATION_Z:
+            if enough and (never_fails or steady >= STEADY) and z >= POPULATION_Z:
                 made.append(
                     Late(
                         int(own.ranks[col]), float(middle[col]), float(error[col]), steady,
                         float(mine[place] / peers[place]),
                         int(n[col]), float(mine[place]), float(peers[place]), z,
+                        lasting(over[:, col]),
                     )
                 )  # fmt: skip
     return sorted(made, key=lambda late: -late.excess)

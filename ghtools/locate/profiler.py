@@ -17,7 +17,7 @@ from ghtools.stream.records import Calls, Iters
 
 from .align import begins_apart, clock_offsets, offset
 from .collect import RECV, SEND, STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
-from .gaps import own_time, places
+from .gaps import blind, own_time, places
 from .groups import MAX_RANK, Groups, Key
 from .history import Block, History, RankIters
 from .match import TOGETHER, UNEVEN, Flat, Matched, Members, Transfers, reduce
@@ -256,7 +256,7 @@ class Profiler:
         count = np.bincount(at[at >= 0], minlength=len(bounds.index))
         usable = (bounds.phase == STEADY) & (count > 0)
         if timed:
-            usable &= self._stretches.whole(buffer, bounds, rows, at)
+            usable &= self._stretches.whole(buffer, bounds, rows, at) & ~blind(rows, at, bounds)
         usual = self._counts.setdefault((rank, timed), deque(maxlen=16))
         followed = np.append(bounds.index[1:] == bounds.index[:-1] + 1, final)  # what comes last may not be all there
         usual.extend(count[usable & followed][-16:].tolist())

@@ -26,11 +26,13 @@ from .pairs import pair_tables, suspects
 from .profiler import Profiler
 
 AFTER_ONSET = (3, 4, 5, 6, 7, 8, 9, 10, 14, 20, 30, 50)
-WHILE_SUSPECTED = (6, 8, 10, 14, 20)  # half of all suspicions pass
+WHILE_SUSPECTED = (4, 5, 6, 8, 10, 14, 20)  # half of all suspicions pass
+SURE, LARGE = 6, 0.2  # iterations that a suspicion needs for a name, but for a rank whose excess is so large
 AGAIN = 50  # and then every so many
 WINDOW = 30  # iterations judged at a time while the stream goes on
-QUIET_FIRST, QUIET_EVERY = 10, 20
+QUIET_FIRST, QUIET_EVERY = 20, 20  # a busy host makes a rank late for seconds at a time
 BEFORE = 64  # iterations before an onset that are compared with
+SURER = 2  # times the iterations it was judged by, before a part is said to have another cause
 MAX_LINKS = 1 << 20
 LEAVE_OUT = 1  # iterations next to the onset that belong to neither side for certain
 
@@ -58,6 +60,7 @@ class ProfileStage:
         self._episodes: deque[tuple[int, int]] = deque(maxlen=64)  # first slow iteration and first after, of the past
         self._confirmed = False  # the onset is one of the job and more than a suspicion
         self._said: dict[tuple[str, tuple[int, ...], str], str] = {}
+        self._blamed: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}  # attributed: cause, iterations judged
         self._named: dict[tuple[str, tuple[int, ...], str], Suspect] = {}  # for the present onset
         self._now_ns = 0
         self._calls = 0
@@ -140,6 +143,7 @@ class ProfileStage:
                 self._since = self.profiler.last + 1
                 self._episodes.append((self._first_slow(), self._since if ended is None else ended))
             self._onset, self._onset_t_ns, self._onset_it, self._said, self._named = None, {}, None, {}, {}
+            self._blamed = {}
             self._confirmed, self._judged_total = False, self._totals()
         elif change.type in ("onset", "drift") and change.stage in ("suspected", "confirmed"):
             if change.verdict in ("warm-up", "restart", "planned", "blip"):
@@ -149,7 +153,7 @@ class ProfileStage:
             if self._onset is not None and (change.level == "rank" or (self._confirmed and not confirmed)):
                 return
             if self._onset is None or (change.level == "job" and change.episode != self._onset.episode):
-                self._judged, self._said = {True: 0, False: 0}, {}
+                self._judged, self._said, self._blamed = {True: 0, False: 0}, {}, {}
             if confirmed and not self._confirmed:
                 self._judged = {True: 0, False: 0}
             self._confirmed = confirmed and change.level == "job"
@@ -228,11 +232,19 @@ class ProfileStage:
             attributed = suspect.verdict == "attributed"
             if not (attributed or final or (self._confirmed and n >= 10)):
                 continue
+            early = self._onset is not None and not self._confirmed and not final and n < SURE
+            if early and (suspect.what != "rank" or suspect.evidence.get("excess_share", 0.0) < LARGE):
+                continue
             what = (suspect.what, tuple(suspect.ranks), suspect.cause)
             before_that = self._said.get(what)
             told = final and not attributed and self._said and suspect.what == "none"
             if told or before_that == suspect.verdict or (before_that == "attributed" and not attributed):
                 continue
+            if attributed:
+                cause, judged = self._blamed.get(what[:2], (suspect.cause, 0))
+                if cause != suspect.cause and n < SURER * judged:
+                    continue  # a few iterations more are no reason to take back what was said
+                self._blamed[what[:2]] = (suspect.cause, n)
             self._said[what] = suspect.verdict
             if attributed and self._onset is not None:
                 self._named[what] = suspect

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ghtools.stream.records import OPS, Suspect
@@ -10,42 +12,47 @@ from ghtools.stream.records import OPS, Suspect
 from .case import Case
 from .compare import Slow, cluster, common_part, slow_groups, timings
 from .groups import COLLECTIVE, EDGE
-from .lateness import name_of, nanmedian
+from .lateness import Floats, name_of, nanmedian
 
 CLEARLY = 1.25
 EXPLAINS = 0.3  # share of the slow-down that a suspect must account for
+BUSY, AS_MUCH = 0.05, 0.3  # excess of a member, as a share of the iteration and of what the slow transfers cost
 
 
-def slow_transfers(case: Case, named: list[int]) -> list[Suspect]:
-    """Suspects for slow transfers."""
+def slow_transfers(case: Case, named: list[int], over: Floats) -> list[Suspect]:
+    """Suspects for slow transfers; `named` are the slow ranks, `over` is everybody's excess (iterations x ranks)."""
     slow = slow_groups(case.window, case.before, case.groups, case.keys, case.iter_ns)
     made = []
     for kind in (COLLECTIVE, EDGE):
         mine = [s for s in slow if case.group_of[s.group].kind == kind]
-        sure = [s for s in mine if not _effect(case, s, named)]
+        why = {s.group: _effect(case, s, named, over) for s in mine}
+        sure = [s for s in mine if not why[s.group]]
         if sure:
             made.append(_slow_part(case, sure, kind, named))
         elif mine and kind == COLLECTIVE:
-            made.append(_slow_part(case, mine, kind, named, effect=True))
+            made.append(_slow_part(case, mine, kind, named, effect=sorted({r for s in mine for r in why[s.group]})))
     if not made and not named and (budget := _budget(case)):
         made.append(budget)
     return made
 
 
-def _effect(case: Case, slow: Slow, named: list[int]) -> bool:
-    """Whether a slow rank in the group may be why its transfers are slow.
+def _effect(case: Case, slow: Slow, named: list[int], over: Floats) -> list[int]:
+    """Members of the group that may be why its transfers are slow.
 
     Gloo moves data by the CPU that computes: when that is short of time, so are its transfers, by more than its
-    compute if a quota stops it at a bad moment. A pair tells nothing beside a slow end, either, since grouped
-    sends and receives end together.
+    compute if a quota stops it at a bad moment. So there a member that works much longer than its peers may be the
+    cause before it is certain that it is slow. A pair tells nothing beside a slow end, either, since grouped sends and
+    receives end together.
     """
     group = case.group_of[slow.group]
-    if not set(group.members) & set(named):
-        return False
-    return group.kind == EDGE or "gloo" in case.groups.backend
+    by_cpu = "gloo" in case.groups.backend
+    guilty = set(named) if by_cpu or group.kind == EDGE else set()
+    if by_cpu:
+        guilty |= set(case.own.ranks[nanmedian(over) >= max(BUSY, AS_MUCH * slow.total)].tolist())
+    return sorted(guilty & set(group.members))
 
 
-def _slow_part(case: Case, slow: list[Slow], kind: int, named: list[int], effect: bool = False) -> Suspect:
+def _slow_part(case: Case, slow: list[Slow], kind: int, named: list[int], effect: Sequence[int] = ()) -> Suspect:
     """What slow groups have in common, as a suspect."""
     seen = [t for t in timings(case.window.transfers, case.groups) if t.whole]
     guilty = {s.group for s in slow}
@@ -79,7 +86,7 @@ def _slow_part(case: Case, slow: list[Slow], kind: int, named: list[int], effect
         text += f"; it explains {100 * worst.total / case.onset.loss:.0f} % of the slow-down only"
     if effect:
         verdict = "inconclusive"
-        text += f"; this may be the effect of rank {', '.join(map(str, named[:4]))}, whose CPU moves the data"
+        text += f"; this may be the effect of rank {', '.join(map(str, effect[:4]))}, whose CPU moves the data"
     comm = case.group_of[worst.group].comm if len(slow) == 1 else 0
     return case.suspect(
         what, "communication", verdict, text, ranks=ranks, hosts=hosts, ratio=worst.ratio, comm=comm, evidence=evidence

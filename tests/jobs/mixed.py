@@ -34,7 +34,7 @@ def options() -> argparse.Namespace:
     parse.add_argument("--pp", type=int, default=1)
     parse.add_argument("--width", type=int, default=384)
     parse.add_argument("--layers", type=int, default=3, help="of each stage")
-    parse.add_argument("--batch", type=int, default=1024, help="of each replica")
+    parse.add_argument("--batch", type=int, default=768, help="of each replica")
     parse.add_argument("--micro", type=int, default=4, help="micro-batches of the pipeline")
     parse.add_argument("--bucket-mb", type=float, default=1.0)
     parse.add_argument("--heavier-last-stage", action="store_true", help="twice the layers on the last stage")

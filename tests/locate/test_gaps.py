@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ghtools.locate.collect import Bounds, Rows, iteration_of
-from ghtools.locate.gaps import FIRST, own_time, places
+from ghtools.locate.gaps import FIRST, blind, own_time, places
 from ghtools.stream.records import OP_CODE
 
 MS = 1_000_000
@@ -98,3 +98,24 @@ def test_nothing_is_known_of_nothing() -> None:
     assert np.isnan(own_time(r, iteration_of(r, b), b).own).all()
     empty = rows([])
     assert np.isnan(own_time(empty, iteration_of(empty, b), b).own).all()
+
+
+def test_the_first_gap_of_a_stretch_is_not_known() -> None:
+    r = rows([(10, 10, 15), (25, 25, 30), (40, 40, 45), (55, 55, 60)])
+    b = bounds(10, 40, 70, first_seq=(0, 2))  # counted from their first calls
+    assert blind(r, iteration_of(r, b), b).tolist() == [True, False]
+
+
+def test_iterations_that_begin_before_their_first_call_are_known_whole() -> None:
+    r = rows([(10, 10, 15), (25, 25, 30), (40, 40, 45), (55, 55, 60)])
+    b = bounds(0, 30, 60, first_seq=(0, 2))
+    assert blind(r, iteration_of(r, b), b).tolist() == [False, False]
+
+
+def test_where_every_iteration_is_a_stretch_of_its_own_none_is_blind() -> None:
+    r = rows([(10, 10, 15), (25, 25, 30), (40, 40, 45), (55, 55, 60)])
+    r.seq = np.array([0, 1, 20, 21])
+    b = bounds(10, 30, 60, first_seq=(0, 20))
+    b.index = np.array([0, 5])
+    b.t_ns = np.array([10, 40]) * MS
+    assert blind(r, iteration_of(r, b), b).tolist() == [False, False]

@@ -50,8 +50,8 @@ class Scenario:
     pp: int = 1
     args: str = ""
     hosts: int = 0  # network namespaces; 0 = this host alone
-    steps: int = 80
-    at: int = 45  # the step at which the fault begins
+    steps: int = 65
+    at: int = 40  # the step at which the fault begins
     throttled: tuple[int, ...] = ()  # ranks under a quota
     share: float = 0.15
     slow_host: int = -1
@@ -80,8 +80,8 @@ SCENARIOS: dict[str, Scenario] = {
     "healthy tp2dp2pp2": Scenario(tp=2, dp=2, pp=2, timed="always"),
     "heavier stage": Scenario(dp=2, pp=2, args="--heavier-last-stage", timed="always", pattern="imbalance"),
     "uneven": Scenario(args="--uneven-lengths", timed="always", pattern="imbalance"),
-    "loader": Scenario(args="--slow-loader 2 --slow-from 45 --slow-s 0.2", want=(("input", (2,)),)),
-    "pauses": Scenario(args="--gc-pause", steps=130, timed="always", pattern="host pause"),
+    "loader": Scenario(args="--slow-loader 2 --slow-from 40 --slow-s 0.2", want=(("input", (2,)),)),
+    "pauses": Scenario(args="--gc-pause", steps=110, timed="always", pattern="host pause"),
     "all throttled": Scenario(throttled=(0, 1, 2, 3), share=0.25, pattern="common"),
     "link 2 hosts": Scenario(
         tp=2, dp=2, hosts=2, slow_host=1, want=(("communication", (1,)),),
