@@ -13,13 +13,13 @@ from ghtools.stream.errors import Exit
 from ._cli import Files, Input, Keep, Page, Verbose, Voice, command, output
 
 PAGE = Page(
-    reads="change",
+    reads="change suspect finding",
     writes="alert",
     exits="0 1 2 3",
     examples="""
 Beside a job, for Prometheus' node exporter and a chat:
 
-    gh-trace | gh-bocd | gh-alert --prom /var/lib/node_exporter/gh.prom --webhook https://chat.example/hook
+    gh-trace | gh-bocd --keep | gh-profile | gh-alert --prom /var/lib/node_exporter/gh.prom --webhook https://chat.example/hook
 
 On made data:
 """,
@@ -29,7 +29,7 @@ counted, and the stream goes on. The Prometheus file is written at most every 30
 
 If the input was cut, that comes first: the exit code is 3 even when something is still slow.
 """,
-    see="gh-bocd gh-run",
+    see="gh-bocd gh-profile gh-run",
 )
 
 
@@ -54,8 +54,14 @@ def main(
 
     Each alert is a sentence on stderr and a record on stdout; on a terminal only the sentences are shown.
     Warm-up, restarts, planned changes and blips are no alerts; -v tells of them. A change of one rank is only
-    alerted when the job's own change does not cover it. Exits 1 if something is still slow at the end, and 3
-    (which comes first) if the input was cut.
+    alerted when the job's own change does not cover it.
+
+    Suspects of an episode (gh-profile) name its slow part in an alert of the same id, once; a test's finding
+    (gh-validate-gemm, gh-validate-ring) confirms or clears it in another. Each alert lists the parts named so far.
+    Where nobody can be named, the reason is said once. Suspects of no episode alert nobody, unless they have stalled.
+    Suspects and findings are passed on like other records.
+
+    Exits 1 if something is still slow at the end, and 3 (which comes first) if the input was cut.
     """
     import os
     import sys

@@ -25,7 +25,11 @@ What was slow in a job that was traced with durations:
     gh-trace --profile 50 > job.ght
     gh-profile --explain job.ght | gh-show
 
-Live, beside the changes that gh-bocd finds:
+Live, beside the changes that gh-bocd finds, with executions timed when gh-run thinks it is worth it:
+
+    gh-run -- torchrun --nproc-per-node 8 train.py
+
+The same with all executions timed:
 
     gh-trace --profile 100000 | gh-bocd --keep | gh-profile | gh-alert
 """,

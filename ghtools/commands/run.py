@@ -101,6 +101,9 @@ def main(
     The command keeps its stdin, stdout, stderr, signals and exit code; only LD_PRELOAD and GHT_JOB are added to
     its environment. The chain runs beside it in processes of its own: if one dies, the job goes on.
 
+    With gh-profile in the chain, executions are timed for a stretch of the healthy job and again for 30 iterations
+    when the job gets slow, so that the slow rank or link can be named.
+
         gh-run -- torchrun --nproc-per-node 8 train.py
     """
     from ghtools.job.chain import Chain, parse_chain, preload, spawn_job

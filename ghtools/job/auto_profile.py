@@ -63,7 +63,7 @@ class AutoProfile:
             self._suspicion = True
             return self._want(SUSPECTED)
         if change.type == "relief" and change.stage == "confirmed":
-            self._slow = False
+            self._slow = self._slow and change.verdict not in ("recovered", "planned")  # better is not yet well
             return self._want(AFTER, anew=True)
         return None
 

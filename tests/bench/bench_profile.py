@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of gh-profile: calls a second through its stage, and iterations from an onset to a name.
+"""Speed of gh-profile: calls a second through its stage, and iterations from an onset to a name; what timing costs.
 
     python tests/bench/bench_profile.py
 
 A tensor, data and pipeline parallel job in simulation, made beforehand; what is timed is the stage alone, from records
-to suspects. A call and its execution count as two rows. Prints one line a figure: name, value, unit, remark.
+to suspects. A call and its execution count as two rows. The cost of timing executions is that of the shim's hooks
+around a call that enqueues and executes a work which does nothing, with timing on and off (tests/bench/gloo_call.c).
+Prints one line a figure: name, value, unit, remark.
 """
 
 from __future__ import annotations
 
+import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmark beside this one
 from ghtools.locate.stage import ProfileStage
 from ghtools.source.synth_profile import ProfileSpec, profile_job
 from ghtools.stream.records import Calls, Head, Iters, Record, Suspect, columns
+from tests.bench.bench_shim import gloo
 
 JOBS = (
     ("8 ranks, tp2 dp2 pp2", ProfileSpec(tp=2, dp=2, pp=2, micro=16, layers=12, iters=80, fault="compute", rank=3)),
@@ -84,6 +92,25 @@ def main() -> None:
                 delays.append(index - spec.at + 1)
                 break
     print(f"onset to name\t{np.median(delays):.0f}\titerations\tmost {max(delays)}, {len(delays)} of 20 jobs; goal 10")
+    hooks()
+
+
+def hooks() -> None:
+    """What the shim's hooks add to a collective of Gloo, executions timed and not."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        print("gloo hooks, call and execution\t-\tns\ttorch is not installed")
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        cost = {on: [] for on in (False, True)}
+        for _ in range(5):
+            for on, found in cost.items():
+                bare, hooked = gloo(Path(tempfile.mkdtemp(dir=name)), works=True, profile=on)
+                found.append(hooked - bare)
+        off, on = statistics.median(cost[False]), statistics.median(cost[True])
+    print(f"gloo hooks, call and execution, timing off\t{off:.0f}\tns\tgoal 100 for the call")
+    print(f"gloo hooks, call and execution, timed\t{on:.0f}\tns\t{on - off:.0f} ns more an execution")
 
 
 if __name__ == "__main__":

@@ -46,25 +46,36 @@ lib = ctypes.CDLL(sys.argv[1])
 t = torch.zeros(1000)
 n = 41
 a, b = (ctypes.c_double * n)(), (ctypes.c_double * n)()
-lib.bench_gloo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-assert lib.bench_gloo(t._cdata, n, 50000, a, b) == 1, "the shim is not in front"
+lib.bench_gloo.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 3, ctypes.c_void_p, ctypes.c_void_p]
+assert lib.bench_gloo(t._cdata, n, 50000, int(sys.argv[2]), a, b) == 1, "the shim is not in front"
 print(sorted(a)[n // 4], sorted(b)[n // 4])
 """
 
 
-def gloo(folder: Path) -> tuple[float, float]:
-    """ns a call (bare, hooked) of the Gloo front end, one tensor a call, sizes read by real torch."""
+def gloo(folder: Path, works: bool = False, profile: bool = False) -> tuple[float, float]:
+    """ns a call (bare, hooked) of the Gloo front end, one tensor a call, sizes read by real torch.
+
+    `works`: each call enqueues and executes a work; `profile`: its execution is timed.
+    """
+    from ghtools.job.control import ControlPage
+    from ghtools.job.paths import make_job_dir
+    from ghtools.job.ring import RingReader
+
     library = cc(folder / "gloo_call.so", [BENCH / "gloo_call.c"], "-O2")
     env = {**os.environ, "LD_PRELOAD": f"{SHIM}:{library}", "GHT_DIR": str(folder / "g"), "GHT_JOB": "g", "RANK": "0"}
-    out = subprocess.run([sys.executable, "-c", GLOO, library], env=env, check=True, capture_output=True, text=True)
+    with ControlPage.create(make_job_dir("g", folder / "g")) as page:
+        page.set_profiling(profile, lease_s=600)
+    words = [sys.executable, "-c", GLOO, str(library), str(int(works))]
+    out = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
     bare, hooked = out.stdout.split()
     ring = next((folder / "g" / "g").glob("*.ring"))
-    from ghtools.job.ring import RingReader
 
     with RingReader(ring) as reader:
         records, _ = reader.drain(1000)
         if set(records["bytes"]) != {4000}:
             raise SystemExit("the hook did not read the tensor's size: this would not measure what a job pays")
+        if (records["dur_ns"] >= 0).any() != (works and profile):
+            raise SystemExit("executions were not timed as asked: this would not measure what a job pays")
     return float(bare), float(hooked)
 
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FOR BENCHMARKS ONLY: the cost of the Gloo hook. Preloaded behind the shim, this library offers an all-reduce
  * and a constructor of c10d::ProcessGroupGloo that do nothing, so what is timed is the hook itself, with real
- * tensors whose sizes it reads by real torch. bench_gloo() is called by Python through ctypes. */
+ * tensors whose sizes it reads by real torch. bench_gloo() is called by Python through ctypes. With `works` an
+ * all-reduce enqueues a work and executes it, as torch does on another thread. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,10 +15,47 @@
     "_ZN4c10d16ProcessGroupGlooC1ERKN3c1013intrusive_ptrINS_5StoreENS1_6detail34intrusive_target_default_"  \
     "null_typeIS3_EEEEiiNS2_INS0_7OptionsENS5_ISA_EEEE"
 
+#define WORK "N3c1013intrusive_ptrINS0_9AsyncWorkENS1_6detail34intrusive_target_default_null_typeIS3_EEEE"
+#define ENQUEUE "_ZN4c10d16ProcessGroupGloo7enqueueE" WORK
+#define EXECUTE                                                                                             \
+    "_ZN4c10d16ProcessGroupGloo9AsyncWork7executeERKN3c1013intrusive_ptrIS1_NS2_6detail34intrusive_target_" \
+    "default_null_typeIS1_EEEE"
+
+static int works;
+static char work_object[64];
+static void (*enqueue)(void *, void **), (*execute)(void **); /* the shim's, or the bare ones */
+
+static __attribute__((noinline)) void bare_enqueue(void *self, void **work)
+{
+    __asm__ volatile("" : : "r"(self), "r"(work) : "memory");
+}
+
+static __attribute__((noinline)) void bare_execute(void **work)
+{
+    __asm__ volatile("" : : "r"(work) : "memory");
+}
+
+EXPORT void offered_enqueue(void *self, void **work) __asm__(ENQUEUE);
+void offered_enqueue(void *self, void **work)
+{
+    bare_enqueue(self, work);
+}
+
+EXPORT void offered_execute(void **work) __asm__(EXECUTE);
+void offered_execute(void **work)
+{
+    bare_execute(work);
+}
+
 /* The bare call has a name of its own: by the mangled one even this library would get the shim's. */
 static __attribute__((noinline)) void *bare_all_reduce(void *ret, void *self, void *tensors, void *options)
 {
     __asm__ volatile("" : : "r"(self), "r"(tensors), "r"(options) : "memory");
+    if (works) {
+        void *work = work_object;
+        enqueue(self, &work);
+        execute(&work);
+    }
     return ret;
 }
 
@@ -50,8 +88,18 @@ static double block(all_reduce *f, void *group, void *tensors, int calls)
     return ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / calls;
 }
 
+static void choose(int hooked)
+{
+    enqueue = bare_enqueue;
+    execute = bare_execute;
+    if (hooked) {
+        *(void **)&enqueue = dlsym(RTLD_DEFAULT, ENQUEUE);
+        *(void **)&execute = dlsym(RTLD_DEFAULT, EXECUTE);
+    }
+}
+
 /* impl: TensorImpl* of a tensor (Tensor._cdata). Fills ns a call of `blocks` blocks each, bare and hooked. */
-EXPORT int bench_gloo(void *impl, int blocks, int calls, double *without, double *with)
+EXPORT int bench_gloo(void *impl, int blocks, int calls, int with_works, double *without, double *with)
 {
     static char group[64];
     void *tensor = impl, *store = NULL;
@@ -61,8 +109,11 @@ EXPORT int bench_gloo(void *impl, int blocks, int calls, double *without, double
     *(void **)&made = dlsym(RTLD_DEFAULT, MADE); /* the shim's, being first */
     *(void **)&hooked = dlsym(RTLD_DEFAULT, ALL_REDUCE);
     made(group, &store, 0, 2, NULL);
+    works = with_works;
     for (int i = 0; i < blocks; i++) {
+        choose(0);
         without[i] = block(bare_all_reduce, group, tensors, calls);
+        choose(1);
         with[i] = block(hooked, group, tensors, calls);
     }
     Dl_info own, theirs;

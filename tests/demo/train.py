@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--load-ms", type=float, default=0.0, help="how long a batch takes to come from storage")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(int(os.environ["RANK"]))
@@ -39,6 +40,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     began = time.perf_counter()
     for step in range(args.steps):
+        time.sleep(args.load_ms / 1000)
         tokens = torch.randint(0, 96, (args.batch, args.length + 1))
         logits = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
