@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := $(VENV)/peers
 LIBS := ghtools/_lib/libghtools_shim.so ghtools/_lib/libghtools_native.so
 C_FILES := $(shell find csrc -name '*.[ch]' -o -name build.py)
 # The newest torch that the hooks were tried on; another version works or says "not hooked".
@@ -56,8 +57,14 @@ bench: setup ## measure; prints name, value, unit and a peer's or the paper's fi
 	$(BIN)/pip install -q -e '.[bench]'
 	$(BIN)/python tests/bench/run.py
 
-bench-detect: setup ## the detector's studies, 10 to 15 minutes; writes tests/bench/results (STUDY='--series 300' is quicker)
-	$(BIN)/python -m tests.bench.detect_study $(STUDY)
+bench-detect: setup $(PEERS)/.ready ## the detector's studies, 10 to 15 minutes; writes tests/bench/results (STUDY='--series 300' is quicker)
+	GHT_PEERS=$${GHT_PEERS:-$(CURDIR)/$(PEERS)/bin/python} $(BIN)/python -m tests.bench.detect_study $(STUDY)
+
+# The other detectors have an interpreter of their own; where they cannot be installed the table of peers says so.
+$(PEERS)/.ready: tests/bench/peers.txt | setup
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install -q msgpack -r tests/bench/peers.txt || echo "peers could not be installed"
+	@touch $@
 
 clean: ## remove what was built (.venv too)
 	rm -rf $(VENV) ghtools/_lib build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -70,6 +70,16 @@ class Levels:
                 return np.concatenate((older, mine))
         return mine
 
+    def seen(self, at: int, side: int) -> Floats | None:
+        """All values of a process that is young at `at`, if it has got faster and is slower now; else None.
+
+        The first iterations of a job whose iterations take two times (cache hits and misses) often look like a slow
+        start: what was taken for one level's end is then known to have been the other mode.
+        """
+        memory = self.memory
+        early = at - memory.began < WARMUP_ITERS and memory.segment != memory.began
+        return self.series.logs(memory.began, at) if early and side > 0 and not memory.episodes else None
+
     def anchor(self) -> Floats:
         """The level last reported, or, while only a small loss is, the one before it."""
         memory = self.memory

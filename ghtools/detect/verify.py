@@ -123,12 +123,14 @@ def judge(
     min_log: float,
     needed: Callable[[float], int] = lambda size: N_CONFIRM,
     steady: bool = False,
+    seen: Floats | None = None,
 ) -> Judgement:
     """Test a candidate change; `min_log` is the least |log ratio| worth reporting.
 
     `needed` says how many values a change of some size needs: more where bursts have passed. Few values before
     (a job's first iterations) ask for a larger change and more values after. Where the noise is large the level
     itself wanders (a busy host), and a change must be larger too, unless `steady` says that a return is tested.
+    A run by chance is told from `seen`, all values that are known of the level, where they are more than `before`.
     """
     nb, na = len(before), len(after)
     found = compare(before, after)
@@ -168,7 +170,7 @@ def judge(
         failed.append("interval")
     if z < z_min and not (apart >= APART and size >= APART_LOG and nb >= 20):
         failed.append("rank test")
-    if nb >= 20 and one_sided(before, after, middle, side) < BY_CHANCE:
+    if (side > 0 or nb >= 20) and one_sided(before if seen is None else seen, after, middle, side) < BY_CHANCE:
         failed.append("a run by chance")
     if not stays:
         failed.append("went back")

@@ -172,14 +172,15 @@ class Watch(Levels):
             return
         threshold = self.threshold(pending.side)
         steady = pending.side < 0 and memory.episode is not None
-        found = judge(before, after, threshold, self.needed, steady)
+        seen = self.seen(pending.at, pending.side)
+        found = judge(before, after, threshold, self.needed, steady, seen)
         if pending.side < 0 and found.outcome != "confirm" and self.healed(before, after):
             found = replace(found, outcome="confirm", failed=())
         gradual = False
         anchor = self.anchor()
         if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:
             # A step that is too small by itself may be the last of several.
-            whole = judge(anchor, after, threshold, lambda size: self.needed(size) + 2, steady)
+            whole = judge(anchor, after, threshold, lambda size: self.needed(size) + 2, steady, seen)
             if whole.outcome == "confirm" and whole.d * pending.side > 0:
                 found, gradual = whole, True
         middle = 0.5 * (found.compared.median_before + found.compared.median_after)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The detector's studies; writes tests/bench/results/*.md (`make bench-detect`).
 
-The seed differs from the one that the detector was tuned on (20261129 in detector_table.py), and the series are of
-other kinds than populations.py has, but for the part `published`, which measures those kinds on this seed. The part
+The seed differs from those that the detector was tuned on (20261129 in detector_table.py, and 4242, of which series
+that went wrong were looked at), and the series are of other kinds than populations.py has, but for the part
+`published`, which measures those kinds on this seed. The part
 `public` reads measurements that were all looked at while the detector was made; none of them is held out.
 """
 
@@ -69,7 +70,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=500, help="series of each difficult kind; in full 2000")
     parser.add_argument("--quiet", type=int, default=10_000, help="quiet series at CV 2 %%")
     parser.add_argument("--replicates", type=int, default=5, help="times the paper's number of jobs; in full 10")
-    parser.add_argument("--seed", type=int, default=4242)
+    parser.add_argument("--seed", type=int, default=9001)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))
     parser.add_argument("--one", default="", metavar="KIND:N,N", help="explain single series of a kind instead")

@@ -224,3 +224,26 @@ def test_constant_times() -> None:
         ("onset", "fail-slow", 100),
         ("relief", "recovered", 200),
     ]
+
+
+TWO_MODES = ".#####.####.#....#........####.#####..####..#####....#..#........#..#.#..##.###..##..#...."
+
+
+@pytest.mark.parametrize("seed", [10, 13, 19, 23, 31])
+def test_the_first_iterations_of_two_modes_are_no_episode(seed: int) -> None:
+    x = noisy(len(TWO_MODES), cv=0.01, seed=seed) * [1.24 if mark == "#" else 1.0 for mark in TWO_MODES]
+    assert [c for c in confirmed(changes(x)) if c[0] != "relief"] == []
+
+
+def test_few_values_before_are_enough_to_tell_a_step_but_not_a_run() -> None:
+    assert ("onset", "fail-slow", 14) in confirmed(changes(noisy(60, (14, 60, 1.3), cv=0.01)))
+    x = noisy(40, cv=0.01) * [
+        1.3 if mark == "#" else 1.0 for mark in "........##.....####.###.......##.#..#.#.   "[:40]
+    ]
+    assert confirmed(changes(x)) == []
+
+
+def test_a_job_that_is_slow_again_after_a_slow_start_is_found() -> None:
+    made = changes(noisy(200, (0, 30, 1.3), (70, 200, 1.3), cv=0.01))
+    assert [c[:2] for c in confirmed(made)] == [("relief", "warm-up"), ("onset", "fail-slow")]
+    assert made[-1].said_index <= 70 + 30
