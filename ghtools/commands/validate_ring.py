@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-validate-ring: which link is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ghtools.stream.errors import Exit, GhError
+
+from ._cli import Input, Keep, Page, Quiet, Verbose, Voice, command, output, stop
+
+if TYPE_CHECKING:
+    from ghtools.job.pause import Held
+    from ghtools.locate.ring_fabric import Fabric, Plan
+    from ghtools.locate.ring_plan import Graph
+    from ghtools.locate.ring_test import RingTest
+    from ghtools.stream.records import Head, Record, Suspect
+
+PAGE = Page(
+    reads="suspect change",
+    writes="job link finding",
+    exits="0 1 2 3 4 5",
+    examples="""\
+Sixteen ranks on this host, each a process of this command, as a ring and as NCCL's double tree:
+
+    gh-validate-ring --ranks 0-15 --topology both | gh-show
+
+The links of a job that runs under the shim, while it stands still for some seconds at the begin of an iteration:
+
+    gh-validate-ring --job my-job > links.ght
+
+Over hosts, by torch.distributed, a process a rank:
+
+    srun -N 16 --ntasks-per-node 1 gh-validate-ring --backend gloo > links.ght
+    torchrun --nnodes 2 --nproc-per-node 8 ... --no-python gh-validate-ring --backend nccl > links.ght
+
+In a chain: a link or host that gh-profile suspects is tested:
+
+    gh-trace --profile 100000 | gh-bocd --keep | gh-profile | gh-validate-ring --suspects - | gh-alert
+""",
+    overhead="""\
+An even ring takes 2 passes, an odd one 3, one tree 3, both trees of the double tree 4, whatever the number of ranks;
+in a pass all its pairs exchange at once, so a test takes as long as 2 to 7 exchanges of the slowest pair. An exchange
+moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer after 5 s (1 s in a job). What looks slow
+costs more exchanges, one after another, 8 links at most (3 in a job). Each rank needs half a MB of buffers. With more
+ranks than CPUs on one host the time goes into copying: there it grows with the ranks, and 16 on 2 CPUs take 5 s a
+pass. Schedules for 100,000 ranks are made in a tenth of a second.
+""",
+    caveats="""\
+Over TCP the kernel's network stack and the CPU are part of the link: a rank whose CPU is throttled or contended is
+slow to all its partners in both directions, and gh-validate-gemm tells that case. RDMA, NVLink and PCIe are not seen
+over TCP; --backend nccl measures them. A link that is slow only while others are busy (an oversubscribed switch) is
+not named: it is sound alone, and the last line says so. Where all links of a type are slow alike, none is; a rank
+alone, or two with one link, have nothing to be compared with (exit 5). On a host with more ranks than CPUs a slow rank
+must be slower than its share of a CPU to be seen. Which end of a slow link is slow is said only if a second pairing
+with other ranks can tell.
+Types are compared only with their own. Over TCP a link within a host is loopback, any other network.
+--job reaches the ranks of this host.
+""",
+    see="gh-profile gh-validate-gemm gh-trace",
+)
+
+
+@command("gh-validate-ring", PAGE)
+def main(
+    ranks: Annotated[
+        str, typer.Option(metavar="0-15", help="Ranks to test: a list. Alone, so many are started here.")
+    ] = "",
+    topology: Annotated[
+        str, typer.Option(metavar="ring|tree|both", help="Links to test; tree is NCCL's double tree.")
+    ] = "ring",
+    sizes: Annotated[
+        str, typer.Option(help="Message sizes, as nccl-tests: K, M, G are powers of 1024.")
+    ] = "16M,32M,64M",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Transfers of each size.")] = 3,
+    direction: Annotated[
+        str, typer.Option(metavar="both|one", help="Both ends send at once, or the first alone.")
+    ] = "both",
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="NCCL_DEBUG=INFO log that tells the library's rings and trees."),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="ID", help="Test inside this running job; empty: the newest one.")
+    ] = None,
+    suspects: Annotated[
+        str, typer.Option(metavar="-", help="Filter: test when a suspected link arrives on stdin, forward all.")
+    ] = "",
+    every_s: Annotated[float, typer.Option(min=0, help="With --suspects: no two tests within so many seconds.")] = 600,
+    backend: Annotated[
+        str, typer.Option(metavar="tcp|gloo|nccl", help="By what to exchange; the latter two under a launcher.")
+    ] = "tcp",
+    interface: Annotated[
+        str, typer.Option(metavar="IF", help="Interface or address to use, or host=IF,...; else what Gloo uses.")
+    ] = "",
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="An exchange that takes longer has no result.")
+    ] = 30,
+    keep: Keep = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> Exit:
+    """Test the links between ranks by disjoint pairs, in a number of passes that does not grow with the ranks.
+
+    In each pass every rank exchanges data with one other, all pairs at once. Bandwidth is compared between links of
+    the same type; what looks slow is tested again alone, beside links that do not, and then its ends with other
+    partners, which tells the slow end from the slow link. Without --job the ranks are processes of this command on this
+    host (or, with --backend, those of torchrun, srun or mpirun); with it, those of a running job, which stands still
+    meanwhile and goes on in every case. A table is on stderr, records are on stdout.
+    """
+    from ghtools.job.rank_list import parse_ranks
+    from ghtools.locate.ring_fabric import MAX_SIZES, Plan
+    from ghtools.locate.ring_plan import parse_sizes, parse_where
+
+    if direction not in ("both", "one"):
+        raise GhError(f"cannot test the direction {direction!r}", "it is not known", "both or one")
+    if backend not in ("tcp", "gloo", "nccl"):
+        raise GhError(f"cannot use the backend {backend!r}", "it is not known", "tcp, gloo or nccl")
+    if suspects not in ("", "-"):
+        raise GhError(f"cannot read suspects from {suspects!r}", "they come on stdin", "--suspects -")
+    chosen = parse_ranks(ranks) if ranks else []
+    inside = job is not None or bool(suspects)
+    plan = Plan(parse_sizes(sizes, MAX_SIZES), repeats, direction == "both", hard_s=timeout_s)
+    plan = plan.for_job() if inside else plan
+    say = Voice("gh-validate-ring", burst=1_000_000)
+    tell = (lambda text: None) if quiet else say
+    where = parse_where(interface)
+
+    def make(fabric: Fabric, hosts: dict[int, str], name_graph: Graph | None) -> RingTest:
+        from ghtools.locate.ring_plan import plan as plan_links
+        from ghtools.locate.ring_test import RingTest
+
+        schedule, how = plan_links(sorted(fabric.ends), hosts, topology, name_graph)
+        tell(f"{len(schedule.links)} links of {len(fabric.ends)} ranks in {schedule.passes} passes: {how}")
+        return RingTest(fabric, schedule, plan, how, tell)
+
+    @contextmanager
+    def over_tasks(held: Held) -> Iterator[RingTest]:
+        """One test over held ranks; the listeners are let go after it."""
+        from ghtools.locate.ring_fabric import TaskFabric
+
+        these = chosen or held.ranks
+        if missing := sorted(set(these) - set(held.ranks)):
+            raise GhError(f"cannot test rank {missing[0]}", "it is not among the ranks of the job", "--ranks of it")
+        fabric = TaskFabric(held, these, where)
+        try:
+            yield make(fabric, dict(held.hosts), _graph(graph, len(these), tell))
+        finally:
+            fabric.close()
+
+    if suspects:
+        if backend != "tcp":
+            raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "without --backend")
+        return _filter(job or "", over_tasks, every_s, keep, tell)
+    if job is None and not chosen and backend == "tcp":
+        raise GhError("no ranks are named", "", "--ranks 0-15, or --job ID")
+    if backend != "tcp":
+        if job is not None:
+            raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "without --backend")
+        return _launched(backend, chosen, make, lambda size: _graph(graph, size, tell), plan, tell)
+    return _once(job, chosen, over_tasks, tell, verbose)
+
+
+def _graph(path: Path | None, size: int, warn: Callable[[str], None]) -> Graph | None:
+    if path is None:
+        return None
+    from ghtools.source.nccl_graph import read_graph
+
+    return read_graph(Input([path]), path.name, size, warn)
+
+
+def _once(
+    job: str | None,
+    chosen: list[int],
+    over_tasks: Callable[[Held], AbstractContextManager[RingTest]],
+    say: Callable[[str], None],
+    verbose: bool,
+) -> Exit:
+    """One test of our own ranks or of those of a job; its records between a head and an end."""
+    from ghtools.job.own_ranks import OwnRanks
+    from ghtools.locate.in_job import stopped
+    from ghtools.locate.ring_out import head_of, job_of
+    from ghtools.stream.records import End
+
+    writer = output()
+    with ExitStack() as stack:
+        own = OwnRanks(chosen, lambda: stop.requested) if job is None else None
+        held: Held = stack.enter_context(own) if own is not None else stack.enter_context(stopped(job or "", say))
+        writer.write(head_of("gh-validate-ring", job or ""))
+        if own is not None:
+            if verbose:
+                say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in own.pids.items()))
+            writer.write(job_of(own))
+        try:
+            with over_tasks(held) as test:
+                for record in test.run():
+                    writer.write(record)
+        except GhError as error:
+            writer.write(End(reason=str(error)))
+            raise
+        writer.write(End())
+    return test.code
+
+
+def _filter(
+    job: str,
+    over_tasks: Callable[[Held], AbstractContextManager[RingTest]],
+    every_s: float,
+    keep: bool,
+    say: Callable[[str], None],
+) -> Exit:
+    """Forward stdin; test the job when a suspect asks for it."""
+    import time
+
+    from ghtools.locate.in_job import stopped
+    from ghtools.locate.ring_stage import RingStage
+    from ghtools.stream.pipeline import run_filter
+
+    stages: list[RingStage] = []
+
+    def make(head: Head) -> RingStage:
+        def test(suspect: Suspect) -> Iterator[Record]:
+            with stopped(job or head.job, say) as held, over_tasks(held) as one:
+                yield from one.run()
+
+        stages.append(RingStage(test, every_s, time.monotonic, say))
+        return stages[-1]
+
+    clean = run_filter("gh-validate-ring", Input(None), output(), make, (), keep=keep, warn=say)
+    codes = {stage.code for stage in stages}
+    if not clean:
+        return Exit.INPUT
+    return Exit.SLOW if Exit.SLOW in codes else Exit.UNKNOWN if Exit.UNKNOWN in codes else Exit.OK
+
+
+def _launched(
+    backend: str,
+    chosen: list[int],
+    make: Callable[[Fabric, dict[int, str], Graph | None], RingTest],
+    graph: Callable[[int], Graph | None],
+    plan: Plan,
+    say: Callable[[str], None],
+) -> Exit:
+    """One process of several that a launcher has started: rank 0 writes, the others exchange."""
+    from ghtools.locate.ring_out import head_of
+    from ghtools.locate.ring_torch import joined
+    from ghtools.stream.records import End
+
+    with joined(backend, chosen, plan) as fabric:
+        if fabric is None:  # not rank 0: all was done on entering
+            return Exit.OK
+        writer = output()
+        writer.write(head_of("gh-validate-ring", ""))
+        test = make(fabric, {rank: end.host for rank, end in fabric.ends.items()}, graph(len(fabric.ends)))
+        for record in test.run():
+            writer.write(record)
+        writer.write(End())
+        return test.code

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gh-validate-ring as a filter: tests the links when a suspect that a link can explain arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ghtools.stream.errors import Exit, GhError
+from ghtools.stream.records import Change, Finding, Record, Suspect
+
+LINKS = ("link", "group", "host")
+
+
+class RingStage:
+    """`test` runs one test and yields its records; it is called once an episode, and at most every `every_s`.
+
+    `code` is 1 once something slow was confirmed, else 5 once a test could not tell, else 0.
+    """
+
+    def __init__(
+        self, test: Callable[[Suspect], Iterator[Record]], every_s: float, clock: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._test, self._every_s, self._clock, self._say = test, every_s, clock, say
+        self._episode = 0
+        self._done: int | None = None
+        self._last: float | None = None
+        self.code = Exit.OK
+
+    def feed(self, record: Record) -> Iterator[Record]:
+        """What a test says, after the suspect that asked for it."""
+        if isinstance(record, Change) and record.level == "job":
+            self._episode = record.episode if record.type != "relief" else self._episode
+            return
+        if not isinstance(record, Suspect) or not asks(record):
+            return
+        now = self._clock()
+        if self._done == self._episode or (self._last is not None and now - self._last < self._every_s):
+            return
+        self._done, self._last = self._episode, now
+        try:
+            for made in self._test(record):
+                if isinstance(made, Finding):
+                    self._count(made)
+                yield made
+        except GhError as error:
+            self._say(str(error))
+            made = Finding(
+                what=record.what, ranks=record.ranks, hosts=record.hosts, cause=record.cause,
+                verdict="could not tell", by="gh-validate-ring", t_ns=record.t_ns, text=str(error),
+            )  # fmt: skip
+            self._count(made)
+            yield made
+
+    def finish(self) -> Iterator[Record]:
+        """Nothing is owed."""
+        return iter(())
+
+    def _count(self, finding: Finding) -> None:
+        if finding.verdict == "confirmed":
+            self.code = Exit.SLOW
+        elif finding.verdict == "could not tell" and self.code == Exit.OK:
+            self.code = Exit.UNKNOWN
+
+
+def asks(suspect: Suspect) -> bool:
+    """Whether a test of links can confirm or clear it."""
+    return suspect.verdict == "attributed" and (suspect.what in LINKS or suspect.cause == "communication")

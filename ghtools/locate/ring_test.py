@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test of links: passes, then what looks slow alone, then its ends with other partners (ring_judge.py judges)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ghtools.job.task import VALUES
+from ghtools.stream.errors import Exit
+from ghtools.stream.records import Finding, Record
+
+from .passes import Schedule
+from .ring_fabric import FIRST, Fabric, Plan
+from .ring_judge import Alone, Exchanged, First, Link, alone, controls, ends_of, first, second_pairs
+from .ring_records import Told, findings, link_records
+from .ring_table import lines
+
+MAX_REPEATS = 32  # of an exchange alone
+
+
+class RingTest:
+    """One test of all links of a schedule. `run` yields its records; `code` then says how it ended."""
+
+    def __init__(self, fabric: Fabric, schedule: Schedule, plan: Plan, how: str, say: Callable[[str], None]) -> None:
+        self._fabric, self._schedule, self._plan, self._how, self._say = fabric, schedule, plan, how, say
+        self._step = schedule.passes
+        self.seen: list[Exchanged] = []
+        self.code = Exit.UNKNOWN
+
+    def run(self) -> Iterator[Record]:
+        """Link records as they are measured, then findings. CouldNotTell if a rank goes away meanwhile."""
+        plan, fabric = self._plan, self._fabric
+        for step in range(self._schedule.passes):
+            for made in fabric.exchange(self._schedule.in_pass(step), plan):
+                one = replace(made, step=step)
+                self.seen.append(one)
+                yield from link_records(one, fabric, plan, step, "pass")
+        judged = first(self.seen)
+        for line in lines(self.seen, fabric):
+            self._say(line)
+        results: dict[Link, Alone] = {}
+        untold: list[Link] = []
+        for kind in sorted({self._type(link) for link in judged.slow}):
+            yield from self._again(judged, kind, results, untold)
+        told = Told(fabric, self._how, self._schedule.passes, judged, results, untold, ends_of(results))
+        said = findings(told, self.seen)
+        for finding in said:
+            self._say(finding.text)
+        self.code = code_of(said)
+        yield from said
+
+    def _again(self, judged: First, kind: str, results: dict[Link, Alone], untold: list[Link]) -> Iterator[Record]:
+        """Test links of one type alone beside sound ones; then their ends. Adds to `results` or `untold`."""
+        types = {one.pair: one.type for one in self.seen}
+        sound = controls(judged, types, kind)
+        look_slow = [link for link in judged.slow if types[link] == kind and link not in sound]
+        suspects = look_slow[: self._plan.most]
+        untold += look_slow[self._plan.most :]
+        if not suspects:
+            return
+        self._say(
+            f"{len(look_slow)} {kind} links look slow: "
+            + (f"the slowest {len(suspects)} " if len(suspects) < len(look_slow) else "each ")
+            + f"alone, in {self._plan.rounds} rounds, beside {len(sound)} that do not"
+        )
+        rounds: dict[Link, list[Exchanged]] = {}
+        yield from self._rounds([*suspects, *sound], "alone", rounds)
+        made = alone(rounds, sound)
+        if made is None:
+            untold += suspects
+            return
+        results.update(made)
+        untold += [link for link in suspects if link not in made]
+        slow = [link for link in suspects if link in made and made[link].slow]
+        if not slow:
+            return
+        ranks = sorted({rank for link in judged.sound if types[link] == kind for rank in link})
+        second = [link for link in second_pairs(slow, types, ranks) if self._type(link) == kind]
+        if not second:
+            return
+        self._say(f"both ends of {len(slow)} slow links with other partners: {len(second)} pairs")
+        again: dict[Link, list[Exchanged]] = {}
+        yield from self._rounds([*second, *sound], "second pairing", again)
+        for link, one in (alone(again, sound) or {}).items():
+            results.setdefault(link, one)
+
+    def _rounds(self, links: Sequence[Link], phase: str, made: dict[Link, list[Exchanged]]) -> Iterator[Record]:
+        """Each link alone, in turn, several times over."""
+        plan = replace(self._plan, repeats=self._repeats(), soft_s=min(self._plan.soft_s, 4 * self._plan.alone_s))
+        for _ in range(plan.rounds):
+            for link in links:
+                for one in self._fabric.exchange([link], plan):
+                    made.setdefault(link, []).append(one)
+                    yield from link_records(one, self._fabric, plan, self._step, phase)
+        self._step += 1
+
+    def _repeats(self) -> int:
+        """So many that an exchange alone takes `alone_s` at the speed that most links had."""
+        speeds = [float(np.nanmedian(one.gbps)) for one in self.seen if one.ok]
+        once_s = sum(self._plan.sizes) / (float(np.median(speeds)) * 1e9) if speeds else 1.0
+        room = (VALUES - FIRST) // len(self._plan.sizes)
+        # Alone, a link is some times faster than among others on a host with few CPUs.
+        return min(max(1, math.ceil(self._plan.alone_s / once_s)), MAX_REPEATS, room)
+
+    def _type(self, link: Link) -> str:
+        return self._fabric.type_of(link)
+
+
+def code_of(made: Sequence[Finding]) -> Exit:
+    """1 if something slow was confirmed, else 5 if something could not be told, else 0."""
+    verdicts = {finding.verdict for finding in made}
+    if "confirmed" in verdicts:
+        return Exit.SLOW
+    return Exit.UNKNOWN if "could not tell" in verdicts or not made else Exit.OK
