@@ -106,13 +106,27 @@ def judge_names(records: list[Record], times: dict[str, int], onset: Change, beg
     said = [r.text for r in records if isinstance(r, Alert) and r.state == "named"]
     if len(said) != 1 or f"rank {SLOW_RANK} " not in said[0]:
         return [f"one alert was to name rank {SLOW_RANK}; it was {said or 'none'}"]
-    # A suspect's time is that of the newest call it rests on.
-    after_onset, after = (sum(t0 <= t < named[0].t_ns for t in begins) for t0 in (times["slow"], onset.said_t_ns))
+    # Both as gh-run heard them: the newest iteration in the stream before each.
+    heard = {kind: newest_before(records, kind) for kind in ("onset", "name")}
+    after = heard["name"] - heard["onset"]
+    after_onset = heard["name"] + 1 - sum(t < times["slow"] for t in begins)
     ratio = named[0].ratio
     say(f"rank {SLOW_RANK} named {after_onset} iterations after the injection, {after} after the onset was confirmed")
     say(f"its compute was found to take {ratio:.1f} times that of its peers, the job {onset.ratio:.1f} times as long")
     late = f"rank {SLOW_RANK} was named {after} iterations after the onset was confirmed, over {NAMED_WITHIN}"
     return [late] if after > NAMED_WITHIN else []
+
+
+def newest_before(records: list[Record], kind: str) -> int:
+    """Iterations of rank 0 that the stream has told before the confirmed onset, or before the slow rank's name."""
+    count = 0
+    for r in records:
+        if isinstance(r, Iters) and r.rank == 0:
+            count += len(r.t_ns)
+        onset = isinstance(r, Change) and r.level == "job" and (r.type, r.stage) == ("onset", "confirmed")
+        if (kind == "onset" and onset) or (kind == "name" and isinstance(r, Alert) and r.state == "named"):
+            return count
+    return count
 
 
 def main() -> int:
