@@ -36,12 +36,13 @@ def load(path: Path) -> dict[Key, Past]:
         return {}
     except OSError as error:
         raise GhError(f"cannot read the history {path}", (error.strerror or str(error)).lower()) from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+        os.close(fd)
+        why = "it is too large" if stat.S_ISREG(status.st_mode) else "it is no file"
+        raise InputError(f"cannot use the history {path}", why, "another file, or removing it")
+    history = {}
     with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            why = "it is too large" if stat.S_ISREG(status.st_mode) else "it is no file"
-            raise InputError(f"cannot use the history {path}", why, "another file, or removing it")
-        history = {}
         for number, line in enumerate(file.read(MAX_BYTES).splitlines(), 1):
             try:
                 key, past = _decode(line)
