@@ -142,9 +142,13 @@ def main(
     with ExitStack() as stack:
         stack.callback(source.close)
         if serve:
-            from ghtools.job.serve_page import serve_page
+            from ghtools.job.serve_page import PageServer, given_url
+            from ghtools.locate.host_pause import HostPause
 
-            stack.callback(serve_page(serve, found.path, say).close)
+            url = given_url(serve)
+            tests = HostPause(url, found.job)
+            stack.callback(tests.close)
+            stack.callback(PageServer(url, found.path, say, tests.apply).close)
         poll = source.poll
         if profile:
             window = _Profiling(found.path, profile, say)

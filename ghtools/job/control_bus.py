@@ -224,7 +224,7 @@ def ask(url: BusUrl, job: str, asked: Request, timeout_s: float, expect_hosts: S
             client.close()
     if not reached and not expect_hosts:
         raise MissingError(f"cannot ask the job through {url.label}", reason)
-    missing = (Reply(UNKNOWN, reason, {}, asked.id, host) for host in expect_hosts)
+    missing = (Reply(UNKNOWN, reason, id=asked.id, host=host) for host in expect_hosts)
     return [got.pop(reply.host, reply) for reply in missing] + sorted(got.values(), key=lambda reply: reply.host)
 
 

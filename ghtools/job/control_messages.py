@@ -16,7 +16,7 @@ from typing import Any
 
 from ghtools.stream.errors import GhError
 
-MAX_BYTES = 16 << 10
+MAX_BYTES = 256 << 10
 MAX_LEASE_S = 3600.0
 MAX_HOSTS = 4096
 
@@ -24,6 +24,12 @@ MAX_HOSTS = 4096
 VERBS: dict[str, dict[str, type]] = {
     "profile": {"on": bool, "iters": int},  # measure durations (iters: for so many iterations, within the lease)
     "track": {"on": bool},  # record calls at all
+    # A test at a boundary (locate/host_pause.py checks what is in the maps):
+    "where": {},  # where the ranks of this host stand
+    "hold": {"stops": dict, "come_s": float, "deadline_s": float},  # hold each rank before the call with its number
+    "task": {"tasks": dict, "timeout_s": float},  # run a test in each held rank
+    "renew": {},  # go on holding
+    "release": {},
 }
 # What a host answers.
 DONE, REFUSED, FAILED, UNKNOWN = "done", "refused", "failed", "could not tell"
@@ -53,6 +59,7 @@ class Reply:
     state: str
     why: str = ""
     facts: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)  # whoever asked checks what is in it
     id: str = ""
     host: str = ""
     pid: int = 0
@@ -76,7 +83,9 @@ def pack_request(given: Request) -> bytes:
 
 def pack_reply(given: Reply) -> bytes:
     """Its bytes."""
-    return json.dumps({**vars(given), "facts": dict(given.facts), "why": given.why[:_TEXT]}).encode()
+    return json.dumps(
+        {**vars(given), "facts": dict(given.facts), "data": dict(given.data), "why": given.why[:_TEXT]}
+    ).encode()
 
 
 def parse_request(data: bytes, verbs: Mapping[str, Mapping[str, type]] = VERBS) -> Request:
@@ -102,7 +111,7 @@ def parse_request(data: bytes, verbs: Mapping[str, Mapping[str, type]] = VERBS) 
 
 def parse_reply(data: bytes) -> Reply:
     """A reply from its bytes; ValueError says what is wrong with it."""
-    item = _map(data, {"state": str, "why": str, "facts": dict, "id": str, "host": str, "pid": int})
+    item = _map(data, {"state": str, "why": str, "facts": dict, "data": dict, "id": str, "host": str, "pid": int})
     if item["state"] not in STATES or not _ID.fullmatch(item["id"]):
         raise ValueError("it is no answer")
     facts = item["facts"]
@@ -131,8 +140,8 @@ def _map(data: bytes, spec: Mapping[str, type]) -> dict[str, Any]:
 
 def _is(value: object, kind: type) -> bool:
     """Whether a plain value is of a type and within bounds; a float may be written as an integer."""
-    if kind is bool:
-        return isinstance(value, bool)
+    if kind in (bool, dict):
+        return isinstance(value, kind)
     if isinstance(value, bool):
         return False
     if kind is int:

@@ -9,7 +9,7 @@ before. A foretold number that is wrong costs a pause that does not come about, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,9 +37,17 @@ class Boundary:
     iteration_s: float
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands: its last iterations, and how many calls each of them had."""
+
+    bounds: Bounds
+    calls: int
+
+
 @dataclass
 class BoundaryFinder:
-    """Fed with a job's records; `at` says where it can be stopped, once it can be said."""
+    """Fed with a job's records; `places` says where its ranks stand, once it can be said."""
 
     finder: PeriodFinder = field(default_factory=PeriodFinder)
     iters: dict[int, list[Iters]] = field(default_factory=dict)
@@ -69,40 +77,45 @@ class BoundaryFinder:
                 kept.append(record)
                 del kept[:-KEPT]
 
-    def at(self, now_ns: int) -> Boundary | None:
-        """A boundary for all running ranks, None if there is none yet (`why_not` says why).
-
-        `now_ns` is on the clock of the calls.
-        """
+    def places(self) -> dict[int, Place] | None:
+        """Where each running rank stands; None if that cannot be said of all (`why_not` says why)."""
         if not self.running:
             self.why_not = "no rank runs"
             return None
-        bounds: dict[int, Bounds] = {}
-        calls: dict[int, int] = {}
+        found: dict[int, Place] = {}
         for rank in sorted(self.running):
-            of_rank = _bounds(self.iters.get(rank, []))
-            if len(of_rank.index) <= STEADY_ITERS:
+            bounds = _bounds(self.iters.get(rank, []))
+            if len(bounds.index) <= STEADY_ITERS:
                 self.why_not = f"rank {rank} shows no iteration yet"
                 return None
-            steps, numbers = np.diff(of_rank.seq[-STEADY_ITERS - 1 :]), np.diff(of_rank.index[-STEADY_ITERS - 1 :])
-            if of_rank.seq.min() < 0 or np.any(numbers != 1) or np.any(steps != steps[0]) or steps[0] <= 0:
+            steps, numbers = np.diff(bounds.seq[-STEADY_ITERS - 1 :]), np.diff(bounds.index[-STEADY_ITERS - 1 :])
+            if bounds.seq.min() < 0 or np.any(numbers != 1) or np.any(steps != steps[0]) or steps[0] <= 0:
                 self.why_not = f"the last iterations of rank {rank} do not have the same number of calls"
                 return None
-            bounds[rank], calls[rank] = of_rank, int(steps[0])
-        first = min(bounds)
-        shift = {rank: offset(b, bounds[first], one_clock=True) for rank, b in bounds.items()}
-        iteration_s = float(np.median([_length_ns(b) for b in bounds.values()])) / 1e9
-        if iteration_s <= 0:
-            self.why_not = "the iterations have no length"
-            return None
-        # An iteration is known when the next one has begun; more may have begun since.
-        begun = {r: int(b.index[-1]) + shift[r] + 1 + _since(b, now_ns, iteration_s) for r, b in bounds.items()}
-        target = max(begun.values()) + AHEAD_ITERS + math.ceil(NOTICE_S / iteration_s)
-        stops = {
-            rank: int(b.seq[-1]) + calls[rank] * (target - int(b.index[-1]) - shift[rank]) for rank, b in bounds.items()
-        }
+            found[rank] = Place(bounds, int(steps[0]))
         self.why_not = ""
-        return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s)
+        return found
+
+
+def meet(places: Mapping[int, Place], now_ns: int, notice_s: float = NOTICE_S) -> Boundary | None:
+    """An iteration that no rank can have begun `notice_s` from now; None if the iterations have no length.
+
+    `now_ns` and the times of all places are on one clock, good to half an iteration.
+    """
+    bounds = {rank: place.bounds for rank, place in places.items()}
+    first = min(bounds)
+    shift = {rank: offset(b, bounds[first], one_clock=True) for rank, b in bounds.items()}
+    iteration_s = float(np.median([_length_ns(b) for b in bounds.values()])) / 1e9
+    if iteration_s <= 0:
+        return None
+    # An iteration is known when the next one has begun; more may have begun since.
+    begun = {r: int(b.index[-1]) + shift[r] + 1 + _since(b, now_ns, iteration_s) for r, b in bounds.items()}
+    target = max(begun.values()) + AHEAD_ITERS + math.ceil(notice_s / iteration_s)
+    stops = {
+        rank: int(b.seq[-1]) + places[rank].calls * (target - int(b.index[-1]) - shift[rank])
+        for rank, b in bounds.items()
+    }
+    return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s)
 
 
 def _length_ns(bounds: Bounds) -> float:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ghtools.job.paths import JobDir
-from ghtools.job.pause import DEADLINE_S, CouldNotTell, HeldRanks, pause
+from ghtools.job.pause import DEADLINE_S, CouldNotTell, Held, pause
 from ghtools.source.live import LiveSource, job_path_of
+from ghtools.stream.bus_link import BusUrl
 
-from .boundary import Boundary, BoundaryFinder
+from .boundary import Boundary, BoundaryFinder, Place, meet
 
 FIND_S = 60.0  # for the iteration to be found
 COME_S = 5.0  # for ranks that have not made a call yet
@@ -21,14 +22,25 @@ COME_FACTOR = 4.0  # the boundary may be that much later than foretold
 
 
 @contextmanager
-def stopped(job_id: str, say: Callable[[str], None], find_s: float = FIND_S) -> Iterator[HeldRanks]:
-    """All ranks of a job on this host, standing at a boundary while the block runs. Empty `job_id`: the newest job.
+def stopped(
+    job_id: str, say: Callable[[str], None], find_s: float = FIND_S, bus: BusUrl | None = None
+) -> Iterator[Held]:
+    """All ranks of a job, standing at a boundary while the block runs. Empty `job_id`: the newest job on this host.
+
+    With `bus`, the ranks of all its hosts, each of which must run `gh-trace --serve`; else the job must be on this host
+    alone.
 
     Raises MissingError if there is no such job, CouldNotTell (exit 5) if it cannot be held, with the reason; the job
     goes on in every case.
     """
-    job = job_path_of(job_id, lambda: False)
     with ExitStack() as stack:
+        if bus is not None:
+            from .bus_pause import stopped_over_bus
+
+            name = job_id or job_path_of("", lambda: False).job
+            yield stack.enter_context(stopped_over_bus(bus, name, say))
+            return
+        job = job_path_of(job_id, lambda: False)
         for left in reversed(range(ATTEMPTS)):
             where = _find(job, find_s)
             say(f"holding job {job.job}: {len(where.stops)} ranks, in about {where.in_s:.1f} s")
@@ -46,15 +58,19 @@ def stopped(job_id: str, say: Callable[[str], None], find_s: float = FIND_S) -> 
         yield held
 
 
-def _find(job: JobDir, find_s: float) -> Boundary:
-    """Follow the job until a boundary can be told."""
+def find_places(job: JobDir, find_s: float, whole: bool) -> dict[int, Place]:
+    """Follow the job until it is known where its ranks on this host stand; `whole`: it must have no others.
+
+    CouldNotTell if that does not come about within `find_s`.
+    """
     source, finder = LiveSource(job.path, time.monotonic, time.time_ns), BoundaryFinder()
+    began = time.monotonic()
     try:
-        deadline = time.monotonic() + find_s
         while True:
             finder.feed(source.poll())
-            here = len(finder.running)
-            if finder.world_size > here > 0 and time.monotonic() > deadline - find_s + min(COME_S, find_s):
+            here, waited_s = len(finder.running), time.monotonic() - began
+            complete = here >= finder.world_size
+            if whole and not complete and here and waited_s > min(COME_S, find_s):
                 raise CouldNotTell(
                     f"cannot hold job {job.job}",
                     f"{here} of its {finder.world_size} ranks run on this host",
@@ -62,11 +78,17 @@ def _find(job: JobDir, find_s: float) -> Boundary:
                 )
             if source.done or not job.alive:
                 raise CouldNotTell(f"cannot hold job {job.job}", "it has ended")
-            where = finder.at(time.time_ns()) if here >= finder.world_size else None
-            if where is not None:
-                return where
-            if time.monotonic() > deadline:
+            if (complete or not whole) and (places := finder.places()) is not None:
+                return places
+            if waited_s > find_s:
                 raise CouldNotTell(f"cannot hold job {job.job}", f"{finder.why_not} after {find_s:g} s")
             time.sleep(POLL_S)
     finally:
         source.close()
+
+
+def _find(job: JobDir, find_s: float) -> Boundary:
+    where = meet(find_places(job, find_s, whole=True), time.time_ns())
+    if where is None:
+        raise CouldNotTell(f"cannot hold job {job.job}", "its iterations have no length")
+    return where
