@@ -26,6 +26,7 @@ typedef void *gh_cu_event;
     F(context, "cuCtxGetCurrent", "", 1, (gh_cu_context * out))                                             \
     F(push, "cuCtxPushCurrent_v2", "", 1, (gh_cu_context context))                                          \
     F(pop, "cuCtxPopCurrent_v2", "", 1, (gh_cu_context * out))                                              \
+    F(device, "cuCtxGetDevice", "", 1, (int *out))                                                          \
     F(context_id, "cuCtxGetId", "", 0, (gh_cu_context context, unsigned long long *out))                    \
     F(context_of, "cuStreamGetCtx", "", 1, (gh_cu_stream stream, gh_cu_context * out))                      \
     F(capturing, "cuStreamIsCapturing", "", 1, (gh_cu_stream stream, int *status))                          \

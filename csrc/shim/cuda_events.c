@@ -24,7 +24,7 @@ struct lane {
     struct gh_span *span;
     int64_t seq, sent, send_sum, recv_sum;
     int size, calls, sends, recvs;
-    bool apart, sampled, captured, full; /* apart: not one execution */
+    bool apart, sampled, captured, full, elsewhere; /* apart: not one execution */
 };
 
 static GH_TLS struct batch {
@@ -92,7 +92,14 @@ static void settle(struct lane *l)
     }
 }
 
-void gh_cuda_call(const struct gh_call *call, int64_t seq, int size, bool sampled)
+/* A default stream is one of the current context, and the library launches on the communicator's device. */
+static bool is_elsewhere(const struct gh_cuda *cu, gh_cu_stream stream, int device)
+{
+    int current;
+    return stream <= GH_CU_PER_THREAD && (cu->device(&current) != GH_CU_SUCCESS || current != device);
+}
+
+void gh_cuda_call(const struct gh_call *call, int64_t seq, const struct gh_cuda_comm *comm)
 {
     gh_cu_stream stream = (gh_cu_stream)(uintptr_t)call->lane;
     gh_cu_context context = NULL;
@@ -121,8 +128,9 @@ void gh_cuda_call(const struct gh_call *call, int64_t seq, int size, bool sample
     if (batch.n == LANES)
         return;
     struct lane *l = &batch.lane[batch.n++];
-    *l = (struct lane){.stream = stream, .context = context, .call = *call, .seq = seq, .size = size,
-                       .calls = 1, .sampled = sampled};
+    *l = (struct lane){.stream = stream, .context = context, .call = *call, .seq = seq, .size = comm->size,
+                       .calls = 1, .sampled = comm->sampled};
+    l->apart = l->elsewhere = is_elsewhere(cu, stream, comm->device);
     for (int i = 0; i < batch.n - 1; i++)
         l->apart |= batch.lane[i].call.comm == call->comm;
     count_pair(l, call);
@@ -199,7 +207,7 @@ static void end(const struct gh_cuda *cu, struct lane *l, bool whole, int64_t no
         gh_exec_timed(&l->call, l->seq, batch.before_ns, -1);
     }
     if (gh_control_pausing() && !l->captured)
-        gh_cuda_lane_used(cu, l->stream, l->context, whole);
+        gh_cuda_lane_used(cu, l->stream, l->context, whole && !l->elsewhere);
 }
 
 void gh_cuda_launched(bool whole)

@@ -17,9 +17,13 @@ extern GH_TLS uint64_t gh_cuda_at; /* the stream of the call that this thread re
 
 bool gh_cuda_watching(void); /* a profile or a pause is asked for: only then are the next four of use */
 
-/* A call is made: to be launched at once, or at the end of the group. `sampled`: its turn to be timed. `size`: of its
- * communicator. */
-void gh_cuda_call(const struct gh_call *call, int64_t seq, int size, bool sampled);
+struct gh_cuda_comm { /* of the call's communicator */
+    int size, device;  /* -1 = not known */
+    bool sampled;      /* it is this call's turn to be timed */
+};
+
+/* A call is made: to be launched at once, or at the end of the group. */
+void gh_cuda_call(const struct gh_call *call, int64_t seq, const struct gh_cuda_comm *comm);
 void gh_cuda_launch(int calls); /* so many calls are launched: all of them must have been said */
 /* `whole`: all of it is on its streams. A non-blocking communicator that says "in progress" launches it later. */
 void gh_cuda_launched(bool whole);

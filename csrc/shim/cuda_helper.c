@@ -29,7 +29,9 @@
 #include "cuda_spans.h"
 
 #define LOOK_NS 1000000l
-#define AGE_NS 600000000000ll   /* what takes longer is a hang, or a collective whose peer is gone */
+#ifndef GH_CUDA_AGE_NS /* a test does not wait so long */
+#define GH_CUDA_AGE_NS 600000000000ll /* what takes longer is a hang, or a collective whose peer is gone */
+#endif
 #define ENQUEUE_NS 200000       /* a launch that takes longer than that is more than a launch */
 #define REBASE_NS 4000000000ll  /* CUDA gives times as float ms: at 4 s still good to 0.25 us */
 #define STACK_BYTES (1u << 20)  /* thread-local storage of the program's libraries is in it, too */
@@ -152,7 +154,7 @@ static bool look_at(const struct gh_cuda *cu, struct gh_place *place, struct gh_
     int result = cu->query(s->end);
     *waits = result == GH_CU_NOT_READY;
     if (*waits) {
-        if (!s->said && gh_now_ns() - s->after_ns > AGE_NS) {
+        if (!s->said && gh_now_ns() - s->after_ns > GH_CUDA_AGE_NS) {
             s->said = true;
             invalid(s);
         }

@@ -47,19 +47,31 @@ static inline void find_comm(struct gh_call *c, gh_nccl_comm comm, struct gh_com
     c->comm = info->id;
 }
 
+static int device_of(gh_nccl_comm comm)
+{
+    static void *cache;
+    int (*real)(gh_nccl_comm, int *);
+    int device;
+    *(void **)&real = gh_nccl_real(&cache, "CommCuDevice");
+    return real && real(comm, &device) == GH_NCCL_SUCCESS ? device : -1;
+}
+
 /* Record the call. True: it is launched now and watched, so gh_cuda_launched() is to follow. */
 static inline bool record(const struct gh_call *c, gh_nccl_comm comm, const struct gh_comm_info *info)
 {
-    bool sampled = true, alone = group_depth == 0;
+    struct gh_cuda_comm about = {.size = info->size, .device = -1, .sampled = true};
+    bool alone = group_depth == 0;
     if (GH_UNLIKELY(gh_cuda_every > 1) && c->op != GH_OP_SEND && c->op != GH_OP_RECV)
-        sampled = gh_comm_nth(comm) % gh_cuda_every == 0; /* the same ones on all ranks */
+        about.sampled = gh_comm_nth(comm) % gh_cuda_every == 0; /* the same ones on all ranks */
     gh_cuda_at = c->lane;
     int64_t seq = gh_call(c);
     gh_cuda_at = 0;
     group_calls += !alone;
     if (GH_LIKELY(!gh_cuda_watching()))
         return false;
-    gh_cuda_call(c, seq, info->size, sampled);
+    if (c->lane <= 2) /* a default stream, of whichever device */
+        about.device = device_of(comm);
+    gh_cuda_call(c, seq, &about);
     if (alone)
         gh_cuda_launch(1);
     return alone;

@@ -22,7 +22,7 @@ extern int ncclAllGather(const void *, void *, size_t, int, gh_nccl_comm, gh_str
 extern int ncclSend(const void *, size_t, int, int, gh_nccl_comm, gh_stream);
 extern int ncclRecv(void *, size_t, int, int, gh_nccl_comm, gh_stream);
 extern int ncclGroupStart(void), ncclGroupEnd(void), ncclGroupSimulateEnd(void *);
-extern void fake_give(int);
+extern void fake_give(int), fake_delay(long);
 #ifdef WHOLE_SHIM /* the program has the shim in it, so it can ask what pause.c asks */
 extern _Bool gh_cuda_drained(int64_t);
 extern int64_t gh_now_ns(void);
@@ -232,8 +232,11 @@ static void devices(void)
     reduce(20, other, there);
     ncclGroupEnd();
     reduce(30, other, there);
+    reduce(40, comm, NULL);
+    fake_cuda_device(1);
+    reduce(50, comm, NULL); /* on the default stream of device 0, whatever is current */
     move(100 * S);
-    settle(before, 3);
+    settle(before, 4);
 }
 
 static void failing(void)
@@ -254,6 +257,35 @@ static void failing(void)
     reduce(60, comm, s);
     move(100 * S);
     settle(before, 2);
+}
+
+/* On the host's clock: work of a millisecond that the library takes 200 to launch, on a stream with nothing to do. */
+static void connecting(void)
+{
+    for (int i = 0; i < 10; i++, nap())
+        reduce(1, comm, s);
+    long before = fake_cuda_count(FAKE_FINISHED);
+    fake_cuda_set(s, FAKE_TAKES, S / 1000);
+    fake_delay(200000000);
+    reduce(10, comm, s);
+    fake_delay(0);
+    settle(before, 1);
+}
+
+/* Nothing ever comes of s; the work of t is done when it has been given up. */
+static void old(void)
+{
+    long before = fake_cuda_count(FAKE_FINISHED);
+    fake_cuda_set(s, FAKE_NEVER, 1);
+    reduce(10, comm, s);
+    reduce(20, other, t);
+    naps(400);
+    move(100 * S);
+    settle(before, 1);
+    for (int i = 0; i < 5; i++)
+        reduce(30, other, t);
+    move(100 * S);
+    settle(before, 6);
 }
 
 static void gone(void)
@@ -403,7 +435,7 @@ int main(int argc, char **argv)
     if (!strcmp(how, "no-cuda"))
         return 40;
     fake_cuda_device(0);
-    s = fake_cuda_stream(S);
+    s = fake_cuda_stream(strcmp(how, "connect") ? S : 1000);
     t = fake_cuda_stream(2 * S);
     ncclCommInitRank(&comm, 4, id, 0);
     ncclCommInitRank(&other, 4, id2, 0);
@@ -441,6 +473,10 @@ int main(int argc, char **argv)
         failing();
     else if (!strcmp(how, "gone"))
         gone();
+    else if (!strcmp(how, "connect"))
+        connecting();
+    else if (!strcmp(how, "old"))
+        old();
     else if (!strcmp(how, "abort"))
         aborted();
     else if (!strcmp(how, "fork"))

@@ -182,6 +182,14 @@ API int cuCtxPopCurrent_v2(void **out)
     return leave(0);
 }
 
+API int cuCtxGetDevice(int *out)
+{
+    if (!depth || !stack[depth - 1])
+        return 201;
+    *out = (int)(current("cuCtxGetDevice") - contexts);
+    return 0;
+}
+
 API int cuCtxGetId(void *context, unsigned long long *out)
 {
     enter(FAKE_OTHER);

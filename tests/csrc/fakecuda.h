@@ -29,6 +29,7 @@ enum {
 extern int cuCtxGetCurrent(void **);
 extern int cuCtxPushCurrent_v2(void *);
 extern int cuCtxPopCurrent_v2(void **);
+extern int cuCtxGetDevice(int *);
 extern int cuCtxGetId(void *, unsigned long long *);
 extern int cuStreamGetCtx(void *, void **);
 extern int cuStreamIsCapturing(void *, int *);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "nccl_calls.h"
 
@@ -31,14 +32,23 @@
 #endif
 
 struct comm {
-    int size, rank;
+    int size, rank, device;
 };
 
+static int device_now(void)
+{
+    int (*get)(int *), device = 0;
+    *(void **)&get = dlsym(RTLD_DEFAULT, "cuCtxGetDevice");
+    return get && get(&device) == 0 ? device : 0;
+}
+
 static _Thread_local int result_to_give, calls;
+static long delay_ns; /* how long the library takes over a call */
 static _Thread_local uint64_t noted;
 
 /* What the tests ask. */
 API void fake_give(int result) { result_to_give = result; }
+API void fake_delay(long ns) { delay_ns = ns; }
 API int fake_calls(void) { return calls; }
 API uint64_t fake_noted(void) { return noted; }
 
@@ -80,6 +90,8 @@ static void add_kernel(gh_nccl_comm comm, gh_stream stream)
 static int note(const char *name, size_t count, int datatype, gh_nccl_comm comm, gh_stream stream, int peer)
 {
     calls++;
+    if (delay_ns)
+        nanosleep(&(struct timespec){0, delay_ns}, NULL);
     for (; *name; name++)
         noted = noted * 31 + (unsigned char)*name;
     noted = noted * 31 + count;
@@ -164,7 +176,7 @@ static _Thread_local int later_n;
 static void give(gh_nccl_comm *at, int size, int rank)
 {
     struct comm *c = malloc(sizeof *c);
-    *c = (struct comm){size, rank};
+    *c = (struct comm){size, rank, device_now()};
     if (depth && later_n < 64) {
         later[later_n].at = at;
         later[later_n++].value = c;
@@ -289,6 +301,14 @@ int ncclCommCount(gh_nccl_comm c, int *out)
     return 0;
 }
 TWIN(CommCount)
+
+API int ncclCommCuDevice(gh_nccl_comm c, int *out);
+int ncclCommCuDevice(gh_nccl_comm c, int *out)
+{
+    *out = ((struct comm *)c)->device;
+    return 0;
+}
+TWIN(CommCuDevice)
 
 API int ncclCommUserRank(gh_nccl_comm c, int *out);
 int ncclCommUserRank(gh_nccl_comm c, int *out)

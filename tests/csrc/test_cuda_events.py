@@ -67,13 +67,14 @@ def read(env: Env, rank: int = 0) -> NDArray[Any]:
     (file,) = [f for f in job.rings if f.rank == rank]
     with RingReader(file.path) as ring:
         records, lost = ring.drain(100000)
-        assert lost == 0
-        return records
+    assert lost == 0
+    return records
 
 
 def executions(records: NDArray[Any]) -> NDArray[Any]:
     """Rows of executions, less those of the calls of one element with which the program begins."""
-    return records[(records["flags"] & FLAG_EXEC != 0) & (records["bytes"] != 4)]
+    rows: NDArray[Any] = records[(records["flags"] & FLAG_EXEC != 0) & (records["bytes"] != 4)]
+    return rows
 
 
 def rows(records: NDArray[Any]) -> list[Row]:
@@ -149,13 +150,29 @@ def test_default_streams(program: Path, clean_env: Env) -> None:
 
 def test_two_devices_in_a_process(program: Path, clean_env: Env) -> None:
     run(program, "devices", clean_env)
-    assert rows(read(clean_env)) == [("all_reduce", 40, 1), ("all_reduce", 80, 4), ("all_reduce", 120, 4)]
+    # The last one is launched on the other device's default stream: it is not known how long it took.
+    assert rows(read(clean_env)) == [
+        ("all_reduce", 40 * n, took) for n, took in ((1, 1), (2, 4), (3, 4), (4, 2), (5, -1))
+    ]
 
 
 def test_what_fails_is_invalid(program: Path, clean_env: Env) -> None:
     run(program, "fail", clean_env)
-    # The first had no event to begin with; in progress, an error of the library, and a duration of zero.
+    # The first had no event to begin with. No second event, in progress, an error of the library, a duration of zero.
     assert rows(read(clean_env)) == [("all_reduce", n, -1) for n in (80, 120, 160, 200)] + [("all_reduce", 240, 1)]
+
+
+def test_time_to_launch_is_no_duration(program: Path, clean_env: Env) -> None:
+    run(program, "connect", clean_env, FAKE_CUDA_REAL="1")
+    assert rows(read(clean_env)) == [("all_reduce", 40, -1)]
+
+
+def test_what_never_ends_is_given_up(tmp_path: Path, clean_env: Env) -> None:
+    run(build(tmp_path, ["-O2", "-DGH_CUDA_AGE_NS=200000000"], whole_shim=True), "old", clean_env)
+    records = read(clean_env)
+    assert [r for r in rows(records) if r[1] == 120] == [("all_reduce", 120, 2)] * 5
+    assert [r for r in rows(records) if r[1] < 120] == [("all_reduce", 40, -1), ("all_reduce", 80, -1)]
+    assert len(executions(records)) == 7  # each said once
 
 
 def test_a_context_that_is_gone_is_let_go_of(program: Path, clean_env: Env) -> None:
