@@ -61,7 +61,7 @@ class BusAsker:
                 continue
             try:
                 # The newest request counts on every host, whoever asked before: its epoch is the time.
-                asked = request("profile", self._job, left_s or 1.0, epoch=time.time_ns(), on=lease_s > 0)
+                asked = request("profile", self._job, left_s if lease_s else 1.0, epoch=time.time_ns(), on=lease_s > 0)
                 ask(self._url, self._job, asked, TIMEOUT_S, self._hosts)
                 self._failed = False
             except GhError as error:

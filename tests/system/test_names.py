@@ -62,7 +62,7 @@ def test_the_slow_rank_of_a_real_job_is_named(clean_env: Env, tmp_path: Path) ->
     process = subprocess.Popen(command, env=clean_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_step(process, 80)
     pid = next(ring.pid for ring in rings_in(Path(clean_env["GHT_DIR"]) / "n") if ring.rank == 1)
-    with Throttle(pid, 0.08):
+    with Throttle(pid, 0.05):
         _, said = process.communicate(timeout=180)
     assert process.returncode == 0, said
     made = list(records(out))
