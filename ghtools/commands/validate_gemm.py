@@ -81,8 +81,10 @@ def main(
         typer.Option(metavar="ID", help="Test inside this running job; '' is the newest.", show_default=False),
     ] = None,
     suspects: Annotated[
-        str,
-        typer.Option(metavar="-", help="Be a filter: test when the stream on stdin (or in this file) names a suspect."),
+        str, typer.Option(metavar="-", help="Filter: test when a suspected rank arrives on stdin, forward all.")
+    ] = "",
+    bus: Annotated[
+        str, typer.Option(metavar="URL", help="With --job or --suspects: a job on several hosts; - is $GHT_REDIS_URL.")
     ] = "",
     gather: Annotated[
         Path | None,
@@ -131,8 +133,10 @@ def main(
     wanted = parse_ranks(ranks) if ranks else None
     plan = Plan(size or (EDGE if devices == "cpu" else 0), bandwidth_bytes(), repeats, window_ms, threads)
     session = Session(plan, baseline)
+    if suspects not in ("", "-"):
+        raise GhError(f"cannot read suspects from {suspects!r}", "they come on stdin", "--suspects -")
     if suspects:
-        return _filter(suspects, job, session, every_s, say)
+        return _filter(job, bus, session, every_s, say)
     if devices != "cpu":
         return _devices(devices, session, say, quiet)
     if gather is not None:
@@ -141,20 +145,27 @@ def main(
         raise GhError(
             "this was started by a launcher", "its ranks have no place to meet", "--gather DIR, or --ranks LIST"
         )
-    with _held(job, wanted, say) as held:
+    with _held(job, bus, wanted, say) as held:
         measured = session.test(held, wanted)
     return _tell(job or "", session, session.judged(measured), say, quiet)
 
 
-def _held(job: str | None, wanted: list[int] | None, say: Voice) -> AbstractContextManager[Held]:
+def _held(job: str | None, bus: str, wanted: list[int] | None, say: Voice) -> AbstractContextManager[Held]:
     """The ranks of a job, or so many processes of our own."""
     if job is not None:
-        from ghtools.locate.in_job import stopped
-
-        return stopped(job, say)
+        return _stopped(job, bus, say)
     from ghtools.job.alone import Alone
 
     return Alone(wanted if wanted is not None else range(max(3, min(8, len(os.sched_getaffinity(0))))))
+
+
+def _stopped(job: str, bus: str, say: Voice) -> AbstractContextManager[Held]:
+    """The ranks of a job on this host, or with a bus on all its hosts."""
+    from ghtools.locate.in_job import stopped
+    from ghtools.stream.bus_link import bus_url
+
+    url = bus_url(os.environ.get("GHT_REDIS_URL", "") if bus == "-" else bus) if bus else None
+    return stopped(job, say, bus=url)
 
 
 def _world() -> int:
@@ -213,17 +224,16 @@ def _tell(job: str, session: Session, records: Sequence[Record], say: Voice, qui
     return session.worst
 
 
-def _filter(suspects: str, job: str | None, session: Session, every_s: float, say: Voice) -> Exit:
+def _filter(job: str | None, bus: str, session: Session, every_s: float, say: Voice) -> Exit:
     """Between two stages of a chain."""
     from ghtools.locate.gemm_stage import ValidateStage
-    from ghtools.locate.in_job import stopped
 
     def make(head: Head) -> ValidateStage:
         def test(ranks: set[int]) -> list[Record]:
-            with stopped(job if job is not None else head.job, say) as held:
+            with _stopped(job if job is not None else head.job, bus, say) as held:
                 measured = session.test(held)
             return session.judged(measured, ranks)
 
         return ValidateStage(test, every_s, time.monotonic, time.time_ns, say)
 
-    return run_filter("gh-validate-gemm", [Path(suspects)], make, (), say=say)
+    return run_filter("gh-validate-gemm", None, make, (), say=say)

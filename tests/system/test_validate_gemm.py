@@ -57,15 +57,23 @@ def test_a_cpu_quota_is_confirmed_with_its_ratio() -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_hog_on_its_cpu_is_seen_as_contention() -> None:
-    """Rank 0 shares a CPU with a hog of four processes; three light ranks have the other CPU."""
+    """Rank 0 shares a CPU with two hogs; the three others have another CPU.
+
+    The hogs have precedence: the system moves whatever else runs on this machine to where there is less to do, so that
+    as many more of equal rank would be no hog.
+    """
     first, second = sorted(os.sched_getaffinity(0))[:2]
     with Alone(range(4)) as held:
         for rank, pid in held.pids.items():
             os.sched_setaffinity(pid, {first if rank == 0 else second})
         code = f"import os; os.sched_setaffinity(0, {{{first}}}); [None for _ in iter(int, 1)]"
-        hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
+        hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
         try:
+            for hog in hogs:
+                os.setpriority(os.PRIO_PROCESS, hog.pid, -15)
             measured = measure(held, held.ranks, GEMM_ONLY)
+        except PermissionError:
+            pytest.skip("no right to give the hogs precedence")
         finally:
             for hog in hogs:
                 hog.kill()
@@ -102,7 +110,7 @@ def test_a_lone_rank_needs_a_history_and_is_judged_by_it(tmp_path: Path) -> None
     (finding,) = [record for record in records(second.stdout) if isinstance(record, Finding)]
     assert {test["against"] for test in finding.evidence["tests"]} == {"its own history"}
     lines = [json.loads(line) for line in history.read_text().splitlines()]
-    assert [len(line["rates"]) for line in lines] == [2, 2]
+    assert [len(line["rates"]) for line in lines] == [1 if finding.verdict == "confirmed" else 2] * 2
     faster = [{**line, "rates": [20 * rate for rate in line["rates"]]} for line in lines]
     history.write_text("".join(json.dumps(line) + "\n" for line in faster))
     third = subprocess.run(command, capture_output=True, timeout=120, check=False)
