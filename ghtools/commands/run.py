@@ -94,6 +94,13 @@ def main(
             show_default=False,
         ),
     ] = "",
+    validate: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|never",
+            help="auto: hold the job for some seconds to test what gh-profile suspects, once an episode.",
+        ),
+    ] = "never",
     quiet: Quiet = False,
 ) -> int:
     """Run a command and watch it: alerts on stderr, a summary at the end.
@@ -106,7 +113,7 @@ def main(
 
         gh-run -- torchrun --nproc-per-node 8 train.py
     """
-    from ghtools.job.chain import Chain, parse_chain, preload, spawn_job
+    from ghtools.job.chain import Chain, parse_chain, preload, spawn_job, with_tests
     from ghtools.job.native import SHIM
     from ghtools.job.supervise import block_signals, supervise
 
@@ -116,6 +123,8 @@ def main(
             "gh-run needs one of them",
             "gh-run -- COMMAND...",
         )
+    if validate not in ("auto", "never"):
+        raise GhError(f"--validate {validate} is not known", try_="auto or never")
     say = Voice("ghtools")
     stages = parse_chain(pipe)
     url, node = "", 0
@@ -129,6 +138,8 @@ def main(
         node = node_rank(os.environ, run or [])
         stages = bus_stages(stages, f"ght:{job}", node)
     job = attach or job or os.environ.get("GHT_JOB", "") or _new_id()
+    if validate == "auto" and not node:  # one host asks for all
+        stages = with_tests(stages, job)
     block_signals()
     environment = dict(os.environ)
     pid = None

@@ -15,7 +15,7 @@ from ghtools.stream.records import Finding, Job, Suspect
 MAX_PARTS = 32  # of one episode
 MAX_TEXT = 400
 MAX_RANKS = 8  # listed in a sentence
-TESTS = {"gemm": "GEMM"}
+TESTS = {"gemm": "GEMM", "gh-validate-ring": "the ring test"}  # by how what is in `by` begins
 WORK = {"compute": "compute", "input": "input", "communication": "transfer"}
 
 Key = tuple[str, tuple[int, ...], bool]
@@ -157,7 +157,7 @@ def _part(record: Suspect | Finding, since: int, verdict: str) -> Part:
 
 
 def _test(by: str) -> str:
-    return TESTS.get(by.lower(), by)
+    return next((name for test, name in TESTS.items() if by.lower().startswith(test)), by)
 
 
 def _why(text: str) -> str:

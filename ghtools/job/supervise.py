@@ -14,6 +14,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 SIGNALS = {signal.SIGCHLD, *PASSED_ON}
 SI_KERNEL = 0x80  # sent by the terminal, which has sent it to the job's processes as well
 DRAIN_S = 30.0
+FINE = (0, 1, 5)  # done, done and something is slow, could not tell: a stage that ends so has done its work
 
 
 def block_signals() -> None:
@@ -54,7 +55,7 @@ def supervise(
                 code = exit_code(status)
                 deadline = time.monotonic() + drain_s
                 job_ended(code)
-            elif chain is not None and (stage := chain.ended(pid, exit_code(status))) and stage.status not in (0, 1):
+            elif chain is not None and (stage := chain.ended(pid, exit_code(status))) and stage.status not in FINE:
                 stage_died(stage, code is not None)
         if deadline is not None and time.monotonic() > deadline and chain is not None:
             chain.kill()

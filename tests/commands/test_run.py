@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ghtools.job.chain import parse_chain, preload
+from ghtools.job.chain import parse_chain, preload, with_tests
 from ghtools.job.native import SHIM
 from ghtools.stream.errors import GhError
 
@@ -113,6 +113,25 @@ def test_a_command_without_communication_is_said_to_have_none(clean_env: Env, tm
     done = gh_run(clean_env, "--pipe", "gh-trace", "--out", str(out), "--", "true")
     assert b"no communication call was seen" in done.stderr
     assert out.stat().st_mode & 0o777 == 0o600
+
+
+def test_tests_stand_behind_the_stage_that_suspects() -> None:
+    stages = with_tests(parse_chain("gh-trace | gh-bocd | gh-profile --explain | gh-alert"), "j 1")
+    assert [stage[0] for stage in stages] == [
+        "gh-trace", "gh-bocd", "gh-profile", "gh-validate-gemm", "gh-validate-ring", "gh-alert",
+    ]  # fmt: skip
+    assert stages[3][1:] == stages[4][1:] == ["--suspects", "-", "--job", "j 1"]
+    with pytest.raises(GhError, match="no gh-profile"):
+        with_tests(parse_chain("gh-trace | gh-alert"), "j")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--validate", "maybe"], "auto or never"), (["--validate", "auto", "--pipe", "gh-trace"], "no gh-profile")],
+)
+def test_validate_needs_something_to_test(clean_env: Env, words: list[str], said: str) -> None:
+    done = gh_run(clean_env, *words, "--", "true")
+    assert done.returncode == 2 and said in done.stderr.decode()
 
 
 def wait_for(path: Path, seconds: float = 20.0) -> None:
