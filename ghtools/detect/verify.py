@@ -82,6 +82,7 @@ class Judgement:
     compared: Compared
     min_log: float  # the least size that would do here
     failed: tuple[str, ...] = ()
+    by: str = ""  # what decided in place of the tests
 
     @property
     def ratio(self) -> float:
@@ -89,7 +90,12 @@ class Judgement:
 
     def text(self) -> str:
         """The numbers and the tests, for people."""
-        tests = "all tests passed" if not self.failed else "failed: " + ", ".join(self.failed)
+        if self.by:
+            tests = self.by
+        elif not self.failed:
+            tests = "all tests passed"
+        else:
+            tests = ("failed: " if self.outcome == "reject" else "not passed yet: ") + ", ".join(self.failed)
         return (
             f"{exp(self.compared.median_before) / 1e6:.4g} -> {exp(self.compared.median_after) / 1e6:.4g} ms "
             f"({100 * (self.ratio - 1):+.1f} %, se {100 * self.se:.1f}), rank z {self.z:.1f}, "

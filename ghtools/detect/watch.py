@@ -138,6 +138,7 @@ class Watch(Levels):
         at = s.count - len(values) + first
         before = values[:first] if first else self.memory.anchor
         found = judge(before, values[first:], self.threshold(-1))
+        found = replace(found, outcome="confirm", failed=(), by=f"the last {FADE_N} are at the level of before it")
         return self._relief(at, found, float(s.mass_look))
 
     # -- candidates ---------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ class Watch(Levels):
         seen = self.seen(pending.at, pending.side)
         found = judge(before, after, threshold, self.needed, steady, seen)
         if pending.side < 0 and found.outcome != "confirm" and self.healed(before, after):
-            found = replace(found, outcome="confirm", failed=())
+            found = replace(found, outcome="confirm", failed=(), by="the last values are those of before the episode")
         gradual = False
         anchor = self.anchor()
         if found.outcome != "confirm" and found.d * pending.side > 0 and len(anchor) >= GUARD_N:

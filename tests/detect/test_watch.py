@@ -247,3 +247,10 @@ def test_a_job_that_is_slow_again_after_a_slow_start_is_found() -> None:
     made = changes(noisy(200, (0, 30, 1.3), (70, 200, 1.3), cv=0.01))
     assert [c[:2] for c in confirmed(made)] == [("relief", "warm-up"), ("onset", "fail-slow")]
     assert made[-1].said_index <= 70 + 30
+
+
+def test_what_is_confirmed_says_what_decided() -> None:
+    made = [c for seed in range(30) for c in changes(noisy(400, (150, 158 + seed, 1.3), cv=0.03, seed=seed))]
+    told = [c.why.rpartition("; ")[2] for c in made if c.stage == "confirmed"]
+    assert set(told) >= {"all tests passed", "the last values are those of before the episode"}
+    assert not any("failed" in why or "not passed" in why for why in told)
