@@ -40,6 +40,37 @@ def nccl(folder: Path, threads: int, tracking: bool = True) -> tuple[float, floa
     return float(bare), float(hooked)
 
 
+def nccl_profiled(folder: Path, profiling: bool) -> tuple[float, float, float]:
+    """ns a call (bare, hooked) on a stream of the libcuda without a device of the tests, and the share timed.
+
+    It is what the shim adds, with a driver that does next to nothing: a real one takes about a microsecond an event.
+    """
+    from ghtools.job.control import ControlPage
+    from ghtools.job.paths import jobs, make_job_dir
+    from ghtools.job.ring import RingReader
+    from ghtools.stream.records import FLAG_DUR_INVALID, FLAG_EXEC
+
+    cuda = cc(folder / "libcuda.so.1", [CSRC_TESTS / "fakecuda.c"], "-O2", "-Wl,-soname,libcuda.so.1")
+    library = cc(
+        folder / "libnccl.so.2", [CSRC_TESTS / "fakenccl.c"], "-O2", "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2"
+    )
+    program = cc(
+        folder / "shim_call", [BENCH / "shim_call.c"], "-O2", "-DWITH_CUDA", str(cuda), str(library),
+        f"-Wl,-rpath,{folder}",
+    )  # fmt: skip
+    env = {**os.environ, "LD_PRELOAD": str(SHIM), "GHT_DIR": str(folder / "rings"), "GHT_JOB": "b", "RANK": "0"}
+    with ControlPage.create(make_job_dir("b", folder / "rings")) as page:
+        page.set_profiling(profiling, lease_s=600)
+    out = subprocess.run(
+        [program, "1", "41", "200"], env={**env, "FAKE_CUDA_REAL": "1"}, check=True, capture_output=True, text=True
+    )
+    _, bare, hooked = out.stdout.split()
+    with RingReader(jobs(folder / "rings")[0].rings[0].path) as reader:
+        flags = reader.drain(100000)[0]["flags"]
+    timed = (flags & (FLAG_EXEC | FLAG_DUR_INVALID)) == FLAG_EXEC
+    return float(bare), float(hooked), float(timed.sum() / max(1, (flags & FLAG_EXEC == 0).sum()))
+
+
 GLOO = """
 import ctypes, sys, torch
 lib = ctypes.CDLL(sys.argv[1])
@@ -88,6 +119,13 @@ def main() -> None:
         runs = [nccl(Path(tempfile.mkdtemp(dir=name)), 1, tracking=False) for _ in range(5)]
         cost = statistics.median(hooked - bare for bare, hooked in runs)
         print(f"shim_nccl_call_tracking_off {cost:.1f} ns {GOAL}", flush=True)
+        for profiling, name_of in ((False, "off"), (True, "on")):
+            each = [nccl_profiled(Path(tempfile.mkdtemp(dir=name)), profiling) for _ in range(3)]
+            cost = statistics.median(hooked - bare for bare, hooked, _ in each)
+            timed = statistics.median(share for _, _, share in each)
+            print(
+                f"shim_nccl_call_profiling_{name_of} {cost:.1f} ns {100 * timed:.0f} % timed, fake driver", flush=True
+            )
         try:
             import torch  # noqa: F401
         except ImportError:
