@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#if defined __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "team.h"
 
@@ -26,8 +29,15 @@ static void step(void *self, unsigned thread)
     int64_t from = (thread * t->chunks + *at % t->chunks) * CHUNK;
     float *restrict a = t->a + from;
     const float *restrict b = t->b + from, *restrict c = t->c + from;
+#if defined __SSE2__
+    /* Past the caches: a plain store would first read what it is about to overwrite, and that is not counted. */
+    for (int64_t i = 0; i < CHUNK; i += 4)
+        _mm_stream_ps(a + i, _mm_add_ps(_mm_load_ps(b + i), _mm_mul_ps(_mm_set1_ps(SCALE), _mm_load_ps(c + i))));
+    _mm_sfence();
+#else
     for (int64_t i = 0; i < CHUNK; i++)
         a[i] = b[i] + SCALE * c[i];
+#endif
     ++*at;
 }
 
