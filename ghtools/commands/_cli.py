@@ -57,6 +57,16 @@ Keep = Annotated[
     bool, typer.Option("--keep", envvar="GHT_KEEP", help="Forward the records this command consumes, too.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
+Bus = Annotated[
+    str,
+    typer.Option(
+        "--bus",
+        metavar="URL",
+        envvar="GHT_BUS",
+        help="Hold the ranks of all hosts of the job, by Redis; - takes the URL from $GHT_REDIS_URL.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", envvar="GHT_QUIET", help="Say nothing on stderr but errors.")]
 
 
@@ -179,6 +189,13 @@ class Input:
             if self._fd > 0:
                 os.close(self._fd)
             self._fd = -1
+
+
+def bus_of(given: str) -> BusUrl | None:
+    """The URL of --bus, None if there is none; GhError never shows it."""
+    from ghtools.stream.bus_link import bus_url
+
+    return bus_url(os.environ.get("GHT_REDIS_URL", "") if given == "-" else given) if given else None
 
 
 def bus_words(words: list[str]) -> tuple[BusUrl, str, list[Path] | None]:
