@@ -103,7 +103,7 @@ def slow_groups(window: Window, before: Window | None, groups: Groups, keys: lis
         for other in found:
             if other.group == number:
                 by_key[other.key] = max(by_key.get(other.key, 0.0), other.loss)
-        slow.total = sum(by_key.values())
+        slow.total = min(1.0, sum(by_key.values()))  # transfers that overlap cost their time once
     return sorted((s for s in best.values() if s.agree >= AGREE and s.total >= MATERIAL), key=lambda s: -s.total)
 
 

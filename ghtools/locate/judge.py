@@ -220,6 +220,12 @@ def _pattern(case: Case, pattern: Pattern) -> Suspect:
                 evidence=evidence | {"ratio_to_before": grown},
             )  # fmt: skip
         return case.suspect("none", "unknown", "inconclusive", pattern.text, ratio=ratio, evidence=evidence)
+    if pattern.cause == "common" and not case.timed:
+        text = (
+            f"all {len(case.own.ranks)} ranks take {ratio:.2f} times as long as before between their arrivals, alike: "
+            "everybody's work or everybody's transfers; durations would tell"
+        )
+        return case.suspect("none", "unknown", "inconclusive", text, ratio=ratio, evidence=evidence)
     return case.suspect(
         "none", pattern.cause, "cleared", pattern.text, ratio=ratio, evidence=evidence | {"ranks": pattern.ranks}
     )

@@ -88,7 +88,7 @@ def uneven_inside(members: Members, groups: Groups, iters: int, iter_ns: float) 
         last, spread = np.bincount(at, members.last[rows]), np.bincount(at, members.spread[rows])
         calls = float(np.median(np.bincount(at, members.n[rows]))) / iters
         total = float(spread.max())
-        cost = total / (iters * iter_ns)
+        cost = min(1.0, total / (iters * iter_ns))  # collectives that overlap are waited in at once
         if len(who) < 2 or calls < 2 or cost < UNEVEN_SPREAD or not last.sum():
             continue
         share = last / last.sum()
@@ -101,7 +101,7 @@ def uneven_inside(members: Members, groups: Groups, iters: int, iter_ns: float) 
             }  # fmt: skip
             text = (
                 f"uneven work: in {calls:.0f} collectives an iteration another of {len(who)} ranks is late each time, "
-                f"{100 * cost:.0f} % of the iteration in all (sequence lengths or the like); no rank is to blame"
+                f"{100 * cost:.0f} % of the iteration in all (sequence lengths, a busy host); no rank is to blame"
             )
             worst = Pattern("imbalance", "uneven sequences", text, [int(r) for r in who][:64], cost, evidence)
     return worst

@@ -107,6 +107,14 @@ def test_slow_transfers_alone_are_a_slow_link() -> None:
     assert named(job(even(7), slow_tp=TP1, onset=Onset(360 * MS, ITER))) == [("link", [2, 3], "communication")]
 
 
+@pytest.mark.parametrize(("timed", "verdict"), [(True, "cleared"), (False, "inconclusive")])
+def test_arrivals_alone_cannot_tell_slower_work_from_slower_transfers(timed: bool, verdict: str) -> None:
+    now, before = job(even(12, 250.0), onset=NOTICED), job(even(12))
+    case = Case(now.window, before.window, now.groups, now.keys, timed, NOTICED)
+    [suspect] = judge(case).suspects
+    assert (suspect.what, suspect.verdict) == ("none", verdict)
+
+
 def _cause(longest: float, rest: float) -> Suspect:
     own, gap = even(12), even(12, 50.0)
     gap[:, 1] = longest

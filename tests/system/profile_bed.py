@@ -256,7 +256,7 @@ def judge(path: Path, explain: bool = False) -> Outcome:
                 elif isinstance(record, Iters) and record.rank == 0:
                     begins += record.t_ns.tolist()
                     dur += zip(record.t_ns.tolist(), record.dur_ns.tolist(), strict=True)
-                elif isinstance(record, Change) and record.level == "job" and record.type == "onset":
+                elif isinstance(record, Change) and record.level == "job" and record.type in ("onset", "drift"):
                     onsets += [record.said_t_ns] if record.stage == "confirmed" else []
     made.unlink()
 
