@@ -84,7 +84,14 @@ void gh_cuda_lane_used(const struct gh_cuda *cu, gh_cu_stream stream, gh_cu_cont
 
 static bool stream_done(const struct gh_cuda *cu, gh_cu_stream stream)
 {
-    return !gh_cuda_captured(cu, stream) && cu->stream_query(stream) == GH_CU_SUCCESS;
+    gh_cu_context context;
+    bool pushed;
+    if (gh_cuda_captured(cu, stream) || !(context = gh_cuda_context(cu, stream)) ||
+        !gh_cuda_enter(cu, context, &pushed))
+        return false;
+    int result = cu->stream_query(stream);
+    gh_cuda_leave(cu, pushed);
+    return result == GH_CU_SUCCESS;
 }
 
 static bool lane_done(const struct gh_cuda *cu, const struct lane *lane)

@@ -65,7 +65,7 @@ static void add_to(struct lane *l, const struct gh_call *c)
 {
     l->calls++;
     count_pair(l, c);
-    if (c->comm != l->call.comm) {
+    if (c->comm != l->call.comm || !c->comm) {
         l->apart = true;
     } else if (!is_pair(c) || !is_pair(&l->call)) {
         if (c->op != l->call.op || c->peer != l->call.peer || c->op == GH_OP_PUT_SIGNAL ||

@@ -2,14 +2,17 @@
 /* FOR TESTS ONLY: a program that uses NCCL's ABI on streams of fakecuda.c, in one of the ways below. What the shim makes
  * of it, the test reads from the ring. The clock of the streams stands still but for move().   cuda_driver SCENARIO */
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "control.h"
 #include "fakecuda.h"
 #include "nccl_calls.h"
 
@@ -315,6 +318,28 @@ static void aborted(void)
     settle(before, 2);
 }
 
+/* A profile is asked for between two calls of one group. */
+static void in_the_middle(void)
+{
+    char path[4096];
+    long before = fake_cuda_count(FAKE_FINISHED);
+    snprintf(path, sizeof path, "%s/t/control", getenv("GHT_DIR"));
+    int fd = open(path, O_RDWR);
+    struct gh_control *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int64_t until = page->profile_until_ns;
+    page->profile_until_ns = 0;
+    page->epoch++;
+    ncclGroupStart();
+    reduce(10, comm, s);
+    page->profile_until_ns = until;
+    reduce(20, comm, s);
+    ncclGroupEnd();
+    reduce(30, comm, s);
+    move(100 * S);
+    settle(before, 1);
+    close(fd);
+}
+
 static int forked(void)
 {
     int status;
@@ -475,6 +500,8 @@ int main(int argc, char **argv)
         gone();
     else if (!strcmp(how, "connect"))
         connecting();
+    else if (!strcmp(how, "middle"))
+        in_the_middle();
     else if (!strcmp(how, "old"))
         old();
     else if (!strcmp(how, "abort"))

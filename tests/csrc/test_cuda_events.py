@@ -126,6 +126,11 @@ def test_groups_are_told_apart_or_said_to_be_invalid(program: Path, clean_env: E
     ]
 
 
+def test_of_a_group_that_was_not_seen_whole_nothing_is_said(program: Path, clean_env: Env) -> None:
+    run(program, "middle", clean_env)
+    assert rows(read(clean_env)) == [("all_reduce", 120, 1)]
+
+
 def test_nothing_is_recorded_on_a_captured_stream(program: Path, clean_env: Env) -> None:
     run(program, "capture", clean_env)
     records = read(clean_env)
