@@ -72,6 +72,11 @@ class HeldRanks:
         self.broken: str = ""
 
     @property
+    def since_ns(self) -> int:
+        """When the first of them stood (CLOCK_MONOTONIC)."""
+        return min(rank.mail.answer(self._number).arrived_ns for rank in self._ranks.values())
+
+    @property
     def ranks(self) -> list[int]:
         return sorted(self._ranks)
 
