@@ -149,7 +149,9 @@ def main(
             os.execvp(run[0], run)
         pid = spawn_job(run, preload(environment, SHIM, job))
         environment["GHT_UNTIL_PID"] = str(pid)
-    environment |= {"GHT_JOB": job, "GHT_KEEP": "1", "GHT_QUIET": "1"} | ({"GHT_REDIS_URL": url} if url else {})
+    environment |= {"GHT_JOB": job, "GHT_KEEP": "1", "GHT_QUIET": "1"} | (
+        {"GHT_REDIS_URL": url, "GHT_BUS": "-"} if url else {}
+    )
     watch: _Watch | None = None
     chain = None
     try:

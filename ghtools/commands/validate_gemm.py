@@ -16,7 +16,7 @@ import typer
 from ghtools import __version__
 from ghtools.stream.errors import Exit, GhError
 
-from ._cli import Page, Quiet, Voice, command, output, run_filter
+from ._cli import Bus, Page, Quiet, Voice, bus_of, command, output, run_filter
 
 if TYPE_CHECKING:
     from ghtools.job.pause import Held
@@ -83,9 +83,7 @@ def main(
     suspects: Annotated[
         str, typer.Option(metavar="-", help="Filter: test when a suspected rank arrives on stdin, forward all.")
     ] = "",
-    bus: Annotated[
-        str, typer.Option(metavar="URL", help="With --job or --suspects: a job on several hosts; - is $GHT_REDIS_URL.")
-    ] = "",
+    bus: Bus = "",
     gather: Annotated[
         Path | None,
         typer.Option(
@@ -162,10 +160,8 @@ def _held(job: str | None, bus: str, wanted: list[int] | None, say: Voice) -> Ab
 def _stopped(job: str, bus: str, say: Voice) -> AbstractContextManager[Held]:
     """The ranks of a job on this host, or with a bus on all its hosts."""
     from ghtools.locate.in_job import stopped
-    from ghtools.stream.bus_link import bus_url
 
-    url = bus_url(os.environ.get("GHT_REDIS_URL", "") if bus == "-" else bus) if bus else None
-    return stopped(job, say, bus=url)
+    return stopped(job, say, bus=bus_of(bus))
 
 
 def _world() -> int:
