@@ -91,13 +91,20 @@ void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave,
     t.c = (float *)(memory + 2 * array);
     t.at = (int64_t *)(memory + 3 * array);
     memset(t.a, 0, array); /* pages are there before anything is timed */
-    for (int64_t i = 0; i < count && leave->stands(leave->self); i += CHUNK)
+    for (int64_t i = 0; i < count; i += CHUNK) {
+        if (!leave->stands(leave->self)) {
+            out->status = ECANCELED;
+            snprintf(out->said, sizeof out->said, "the time given was over");
+            goto out;
+        }
         for (int64_t k = i; k < i + CHUNK; k++) {
             t.b[k] = value_b(k);
             t.c[k] = value_c(k);
         }
+    }
     struct gh_work work = {step, sound, 3 * (int64_t)sizeof(float) * CHUNK, &t};
     gh_team_run(task, leave, &work, out);
     out->value[GH_HEAD_CHECKSUM] = (int64_t)t.checksum;
+out:
     munmap(memory, all);
 }
