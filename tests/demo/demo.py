@@ -24,7 +24,7 @@ from ghtools.stream.framing import sections  # noqa: E402
 from ghtools.stream.records import Alert, Change, Iters, Record, Suspect  # noqa: E402
 from tests.bed.throttle import Throttle  # noqa: E402
 
-STEPS, SLOW_AT, WELL_AT = 240, 110, 160
+STEPS, SLOW_AT, WELL_AT = 210, 100, 145
 # Batches that take a while to come leave the CPUs some air: what else runs on the machine then slows the job little,
 # and what is found is what was done.
 JOB = ("--batch", "8", "--load-ms", "120")
