@@ -50,18 +50,22 @@ def test_ring_with_a_writer_that_died_in_a_slot(tmp_path: Path) -> None:
     assert dropped >= 40001 // 256 - 1  # once a lap: the dead slot takes nothing any more
 
 
-def test_whole_shim(sanitizer: tuple[str, list[str]], tmp_path: Path, clean_env: dict[str, str]) -> None:
-    _, flags = sanitizer
-    library = cc(tmp_path / "libnccl.so.2", [HERE / "fakenccl.c"], "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2", *flags)
-    program = cc(
-        tmp_path / "threads",
+def threads_program(folder: Path, flags: list[str]) -> Path:
+    """threads.c with the whole shim in it, and the test library beside it."""
+    library = cc(folder / "libnccl.so.2", [HERE / "fakenccl.c"], "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2", *flags)
+    return cc(
+        folder / "threads",
         [HERE / "threads.c", *SHIM_SOURCES],
         *flags,
         "-rdynamic",
         "-Wl,--no-as-needed",  # the program itself has every name; the library must be loaded all the same
         str(library),
-        f"-Wl,-rpath,{tmp_path}",
+        f"-Wl,-rpath,{folder}",
     )
+
+
+def test_whole_shim(sanitizer: tuple[str, list[str]], tmp_path: Path, clean_env: dict[str, str]) -> None:
+    program = threads_program(tmp_path, sanitizer[1])
     from ghtools.job.paths import jobs
     from ghtools.job.ring import RingReader
 
@@ -75,3 +79,36 @@ def test_whole_shim(sanitizer: tuple[str, list[str]], tmp_path: Path, clean_env:
     assert live.comm_count == 1 + 6 * 40 * 2
     assert sorted(records["seq"]) == list(range(24000))
     assert set(records["bytes"]) == {32, 16}
+
+
+def test_threads_that_are_held(sanitizer: tuple[str, list[str]], tmp_path: Path, clean_env: dict[str, str]) -> None:
+    """Whichever thread makes the named call stands and works; those with later calls wait for it."""
+    from ghtools.job.paths import jobs
+    from ghtools.job.pause import CouldNotTell, pause
+    from ghtools.job.ring import RingReader
+    from ghtools.job.task import GEMM, Task
+
+    program = threads_program(tmp_path, sanitizer[1])
+    env = {**clean_env, "GHT_JOB": "held", "RANK": "0"}
+    child = subprocess.Popen([str(program), "4", "600"], env=env, stderr=subprocess.PIPE, text=True)
+    held = 0
+    try:
+        while child.poll() is None and held < 20:
+            found = jobs(Path(clean_env["GHT_DIR"]))
+            if not found or not found[0].rings:
+                continue
+            with RingReader(found[0].rings[0].path) as ring:
+                soon = ring.live().calls + 300
+            try:
+                with pause(found[0], {0: soon}, come_s=2.0) as ranks:
+                    result = ranks.run({0: Task(GEMM, (64, 1, 2, 10_000_000, 0))}, 20.0)[0]
+                    assert result.status == 0, result.why
+                    held += 1
+            except CouldNotTell:
+                continue  # it was past the call, or has ended
+    finally:
+        _, err = child.communicate(timeout=120)
+    assert child.returncode == 0, err
+    assert held >= 3
+    with RingReader(found[0].rings[0].path) as ring:
+        assert ring.live().calls == 4 * 600 * 100
