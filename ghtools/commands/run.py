@@ -41,6 +41,10 @@ Watch a job of two hosts as one (the same on the other host, with --node-rank 1)
     export GHT_REDIS_URL=rediss://user:password@redis.example:6380
     gh-run --bus - --job j7 -- torchrun --nnodes 2 --node-rank 0 --master-addr node01 --nproc-per-node 8 train.py
 
+Hold the job for a test of what is suspected, so that the alert says how sure it is:
+
+    gh-run --validate auto -- torchrun --nproc-per-node 8 train.py
+
 Watch a job that runs already:
 
     gh-run --attach 3f2a
@@ -49,6 +53,10 @@ Watch a job that runs already:
 The shim costs tens of nanoseconds a communication call (`make bench` prints it for your machine). The chain runs in
 processes of its own at a lower priority (nice 5): gh-trace looks at the rings twenty times a second, the others
 work when records come. `gh-doctor --overhead` measures what the shim costs a job that runs.
+
+Executions are timed for 12 iterations of the healthy job, 12 from a suspicion on, 30 from a confirmed onset on and 12
+after the relief; for that time a collective of Gloo costs about 150 ns more. With --validate auto the job stands still
+for some seconds while a suspect is tested, at most once an episode and minute.
 """,
     caveats="""
 What LD_PRELOAD cannot reach is not seen: a statically linked NCCL, a library opened with RTLD_DEEPBIND, a program
@@ -59,7 +67,7 @@ SLURM_NODEID, NODE_RANK) watches all of them and the others what they can see al
 same on all hosts. While Redis is away, host 0 hears nothing, not even of its own ranks; all of it comes later. A host 0
 that is started again reads what Redis still has and says its alerts again.
 """,
-    see="gh-trace gh-period gh-bocd gh-alert gh-plot gh-doctor",
+    see="gh-trace gh-period gh-bocd gh-profile gh-alert gh-validate-gemm gh-validate-ring gh-plot gh-doctor",
 )
 CHAIN = "gh-trace | gh-period | gh-bocd | gh-profile | gh-alert"
 
