@@ -22,6 +22,7 @@ from .measured import NAMES, UNITS, Key, Measured, Past, key_of
 SLOW_RATIO = 1.1
 ERRORS = 3.0
 PEERS = 2  # others
+NOTED = 0.05  # of the time
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, normal
 MAD_SIGMA = 1.4826
 PEERS_WORD, PAST_WORD = "its peers", "its own history"
@@ -169,9 +170,24 @@ def _finding(mine: Sequence[Measured], all_: Sequence[Measured], history: Mappin
             why = "under three ranks of its kind, and no history (--baseline) to compare with"
     else:
         told = ", ".join(f"{_name(one.measured)} {1 / one.ratio:.2f} of {one.reference.name}" for one in compared)
-        text = f"{who}: as fast as it should be ({told})" + (f"; {'; '.join(untold)}" if untold else "")
+        text = "; ".join([f"{who}: as fast as it should be ({told})", *untold, *_notes(mine)])
         return Finding(**common, verdict="cleared", ratio=ratio, text=text)
-    return Finding(**common, verdict="could not tell", ratio=ratio, text=f"{who}: could not tell: {why}")
+    text = "; ".join([f"{who}: could not tell: {why}", *_notes(mine)])
+    return Finding(**common, verdict="could not tell", ratio=ratio, text=text)
+
+
+def _notes(mine: Sequence[Measured]) -> list[str]:
+    """What held the device back though no comparison shows it: it may hold back all of them alike."""
+    notes = []
+    throttled = max((one.throttled for one in mine), default=-1.0)
+    if throttled > NOTED:
+        quotas = [one.quota for one in mine if one.quota > 0]
+        quota = f" (quota {quotas[0]:.3g} CPU)" if quotas else ""
+        notes.append(f"but its cgroup{quota} was throttled {100 * throttled:.0f} % of the time")
+    stolen = max((one.share("steal_ns") for one in mine), default=-1.0)
+    if stolen > NOTED:
+        notes.append(f"but the host of this virtual machine took {stolen:.2g} CPU from it")
+    return notes
 
 
 def _name(one: Measured) -> str:

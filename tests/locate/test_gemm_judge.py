@@ -86,6 +86,14 @@ def test_within_its_own_spread_it_cannot_tell() -> None:
     assert findings[0].ranks == [2] and findings[0].verdict == "could not tell" and "own spread" in findings[0].text
 
 
+def test_all_throttled_alike_are_told_so() -> None:
+    ranks = [one(rank, 20, cpu=0.2, throttled=0.8, quota=0.2) for rank in range(3)]
+    findings = judge(ranks, {}, 0)
+    assert {finding.verdict for finding in findings} == {"cleared"}
+    assert all(f.text.endswith("; but its cgroup (quota 0.2 CPU) was throttled 80 % of the time") for f in findings)
+    assert judge(ranks[:1], {}, 0)[0].text.endswith("was throttled 80 % of the time")
+
+
 def test_ranks_that_differ_widely_blame_nobody() -> None:
     rates = [100, 60, 140, 80, 120, 90]
     assert not [

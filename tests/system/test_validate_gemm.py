@@ -66,18 +66,18 @@ def test_a_hog_on_its_cpu_is_seen_as_contention() -> None:
     with Alone(range(4)) as held:
         for rank, pid in held.pids.items():
             os.sched_setaffinity(pid, {first if rank == 0 else second})
-        code = f"import os; os.sched_setaffinity(0, {{{first}}}); [None for _ in iter(int, 1)]"
-        hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+        code = (
+            f"import os\nos.sched_setaffinity(0, {{{first}}})\nos.nice(-15)\nprint('up', flush=True)\nwhile True: pass"
+        )
+        hogs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
         try:
-            for hog in hogs:
-                os.setpriority(os.PRIO_PROCESS, hog.pid, -15)
+            if not all(hog.stdout and hog.stdout.readline() for hog in hogs):
+                pytest.skip("no right to give the hogs precedence")
             measured = measure(held, held.ranks, GEMM_ONLY)
-        except PermissionError:
-            pytest.skip("no right to give the hogs precedence")
         finally:
             for hog in hogs:
                 hog.kill()
-                hog.wait()
+                hog.communicate()
     finding = judge(measured, {}, 0)[0]
     assert finding.verdict == "confirmed" and finding.ranks == [0], [one.rates for one in measured]
     assert finding.evidence["why"] == "contended" and "involuntary switches" in finding.text
