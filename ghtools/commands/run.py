@@ -147,7 +147,7 @@ def main(
         stages = bus_stages(stages, f"ght:{job}", node)
     job = attach or job or os.environ.get("GHT_JOB", "") or _new_id()
     if validate == "auto" and not node:  # one host asks for all
-        stages = with_tests(stages, job)
+        stages = with_tests(stages, job, ["--bus", "-"] if bus else [])
     block_signals()
     environment = dict(os.environ)
     pid = None
@@ -227,10 +227,11 @@ class _Watch(threading.Thread):
     def profile_by_itself(self, job: str, url: str) -> None:
         """Have executions timed when the records say that it is worth it: here, and with a `url` on all hosts."""
         from ghtools.job.auto_profile import AutoProfile, LocalPage
-        from ghtools.job.paths import job_path, safe_job_id
+        from ghtools.job.paths import job_path, jobs, safe_job_id
 
         auto = AutoProfile(time.monotonic)
-        local = LocalPage(job_path(job), self._say)
+        place = next((found.path for found in jobs() if found.job == safe_job_id(job)), job_path(job))
+        local = LocalPage(place, self._say)
         self._done.append(local.close)
         everywhere: BusAsker | None = None
         if url:

@@ -58,12 +58,12 @@ def parse_chain(text: str) -> list[list[str]]:
     return stages
 
 
-def with_tests(stages: Sequence[Sequence[str]], job: str) -> list[list[str]]:
-    """The chain with tests of what gh-profile suspects after it; GhError if nothing suspects."""
+def with_tests(stages: Sequence[Sequence[str]], job: str, more: Sequence[str] = ()) -> list[list[str]]:
+    """The chain with tests of what gh-profile suspects after it, with `more` options; GhError if nothing suspects."""
     at = next((n for n, stage in enumerate(stages) if stage[0] == "gh-profile"), None)
     if at is None:
         raise GhError("cannot test suspects", "no gh-profile is in the chain", "--validate never")
-    tests = [[test, "--suspects", "-", "--job", job] for test in ("gh-validate-gemm", "gh-validate-ring")]
+    tests = [[test, "--suspects", "-", "--job", job, *more] for test in ("gh-validate-gemm", "gh-validate-ring")]
     return [[*stage] for stage in stages[: at + 1]] + tests + [[*stage] for stage in stages[at + 1 :]]
 
 

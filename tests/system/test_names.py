@@ -17,7 +17,7 @@ from ghtools.job.ring import RingReader
 from ghtools.stream.bus_link import bus_url
 from ghtools.stream.framing import read_records
 from ghtools.stream.records import FLAG_EXEC, Alert, Calls, Iters, Job, Record, Suspect
-from tests.bed.redis_server import RedisServer
+from tests.bed.redis_server import RedisServer, free_port
 from tests.bed.throttle import Throttle
 from tests.conftest import ROOT
 from tests.csrc.conftest import Fakes, fakes, shim_env
@@ -79,6 +79,40 @@ def test_the_slow_rank_of_a_real_job_is_named(clean_env: Env, tmp_path: Path) ->
     timed = [int(t) for r in made if isinstance(r, Calls) and r.rank == 0 for t in r.t_ns[(r.flags & FLAG_EXEC) != 0]]
     iterations = {sum(begin <= t for begin in begins) for t in timed}
     assert 30 <= len(iterations) < 70
+
+
+@pytest.mark.timeout(280)
+def test_a_slow_rank_of_another_host_is_named(clean_env: Env, tmp_path: Path) -> None:
+    """Host 0 sees the job get slow, has all hosts time executions over Redis, and names a rank of host 1."""
+    (tmp_path / "redis").mkdir()
+    server = RedisServer(tmp_path / "redis")
+    outs = [tmp_path / f"out{node}.ght" for node in range(2)]
+    hosts: list[subprocess.Popen[str]] = []
+    try:
+        meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        for node in range(2):
+            env = clean_env | {"GHT_REDIS_URL": server.url, "GHT_DIR": str(tmp_path / f"rings{node}")}
+            job = torchrun(110, 2)
+            job[1:1] = [*meet, "--node-rank", str(node)]
+            watch = ["gh-run", "--bus", "-", "--job", "b", "--out", str(outs[node]), "--", *job]
+            hosts.append(
+                subprocess.Popen(watch, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            )  # fmt: skip
+        wait_for_step(hosts[0], 70)
+        pid = next(ring.pid for ring in rings_in(tmp_path / "rings1" / "b") if ring.rank == 3)
+        with Throttle(pid, 0.05):
+            said = [host.communicate(timeout=200)[1] for host in hosts]
+        assert [host.returncode for host in hosts] == [0, 0], said
+        alerts = [r for r in records(outs[0]) if isinstance(r, Alert) and r.state == "named"]
+        assert [alert.suspects[0]["ranks"] for alert in alerts] == [[3]], said
+        timed = {r.rank for r in records(outs[0]) if isinstance(r, Calls) and (r.flags & FLAG_EXEC).any()}
+        assert timed == {0, 1, 2, 3}, "host 1 was asked, too"
+    finally:
+        for host in hosts:
+            if host.poll() is None:
+                host.kill()
+                host.communicate()
+        server.close()
 
 
 @pytest.mark.timeout(180)
