@@ -35,6 +35,7 @@ class Bed:
     url: BusUrl
     redis: RedisServer
     job: list[subprocess.Popen[str]]
+    served: list[subprocess.Popen[bytes]]
     steps: Path
 
     def step(self) -> int:
@@ -52,7 +53,7 @@ def bed(clean_env: Env, tmp_path: Path) -> Iterator[Bed]:
         redis = RedisServer(tmp_path, options=("--unixsocket", socket))
         stack.callback(redis.close)
         hosts = stack.enter_context(Hosts(2))
-        made = Bed(bus_url(f"unix://{socket}"), redis, [], tmp_path / "times.0")
+        made = Bed(bus_url(f"unix://{socket}"), redis, [], [], tmp_path / "times.0")
         for host in range(2):
             env = {**clean_env, "GHT_DIR": str(tmp_path / f"rings{host}"), "GHT_JOB": "two", "OMP_NUM_THREADS": "1"}
             env |= {"GLOO_SOCKET_IFNAME": hosts.interface(host)}
@@ -70,9 +71,9 @@ def bed(clean_env: Env, tmp_path: Path) -> Iterator[Bed]:
                     )
                 )
                 serve = hosts.command(host, ["gh-trace", "--serve", made.url.text, "--wait-s", "60"])
-                server = subprocess.Popen(serve, env=env, stdout=subprocess.DEVNULL, stderr=log)
-            stack.callback(server.wait)
-            stack.callback(server.kill)
+                made.served.append(subprocess.Popen(serve, env=env, stdout=subprocess.DEVNULL, stderr=log))
+            stack.callback(made.served[-1].wait)
+            stack.callback(made.served[-1].kill)
         for process in made.job:
             stack.callback(process.wait)
             stack.callback(process.terminate)
@@ -99,6 +100,17 @@ def test_ranks_of_all_hosts_stand_at_one_boundary_and_go_on(bed: Bed) -> None:
         while bed.step() < began + 3:
             assert time.monotonic() < deadline, said
             time.sleep(0.05)
+
+
+def test_the_death_of_a_hosts_tracer_ends_the_test_and_its_ranks_go_on_within_the_lease(bed: Bed) -> None:
+    with pytest.raises(CouldNotTell), stopped_over_bus(bed.url, "two", print) as held:
+        at = bed.step()
+        bed.served[1].kill()
+        held.run(dict.fromkeys(range(4), WORK), 2.0)
+    deadline = time.monotonic() + 30
+    while bed.step() < at + 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_without_redis_the_job_goes_on_within_the_lease(bed: Bed) -> None:
