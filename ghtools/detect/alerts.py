@@ -111,10 +111,7 @@ class Alerts:
             yield from self._part(record)
         else:
             yield from self._change(record)
-            if self._waiting and self.open:
-                waiting, self._waiting = self._waiting, {}
-                for one in waiting.values():
-                    yield from self._part(one)
+            yield from self._owed()
 
     def _change(self, change: Change) -> Iterator[Alert]:
         if change.level == "job":
@@ -129,11 +126,13 @@ class Alerts:
         now = self._clock()
         for rank in [rank for rank, held in self._held.items() if held.until_s <= now]:
             yield from self._release(rank)
+        yield from self._owed()
 
     def finish(self) -> Iterator[Alert]:
         """Alerts still owed at the end of the section."""
         for rank in list(self._held):
             yield from self._release(rank)
+        yield from self._owed()
 
     def still_slow(self) -> list[str]:
         """One sentence for each open episode that is a warning (an uncertain one makes nothing fail)."""
@@ -146,6 +145,13 @@ class Alerts:
         ] + [f"still STALLED at the end: {text}" for text in self._stalled.values()]
 
     # -- which part it is ---------------------------------------------------------------------------
+
+    def _owed(self) -> Iterator[Alert]:
+        """Names that have waited for their episode to be confirmed."""
+        if self._waiting and self.open:
+            waiting, self._waiting = self._waiting, {}
+            for one in waiting.values():
+                yield from self._part(one)
 
     def _part(self, record: Suspect | Finding) -> Iterator[Alert]:
         """One suspect or finding to at most one alert."""

@@ -119,6 +119,14 @@ def test_a_name_that_comes_before_the_onset_is_confirmed_waits_for_it() -> None:
     assert [a.state for a in run([*early, *withdrawn, onset(400, episode=2)])[0]] == ["slow"]
 
 
+def test_the_name_of_a_rank_that_is_slow_alone() -> None:
+    """A rank's onset is held back until the job is known not to follow; so is the name."""
+    made, _ = run([onset(120, rank=2), suspect()])
+    assert [(a.state, a.level, a.rank, a.id) for a in made] == [
+        ("slow", "rank", 2, "j/rank/2/1"), ("named", "rank", 2, "j/rank/2/1"),
+    ]  # fmt: skip
+
+
 def test_a_name_that_comes_after_the_relief_is_still_said() -> None:
     made, _ = run([onset(120), relief(140), suspect(), suspect([3], verdict="inconclusive")])
     assert [a.state for a in made] == ["slow", "recovered", "named"]
