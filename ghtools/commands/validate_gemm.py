@@ -51,9 +51,10 @@ Behind the one who suspects:
     gh-trace --profile 100000 | gh-bocd --keep | gh-profile | gh-validate-gemm --suspects - | gh-alert
 """,
     overhead="""\
-The job stands still while it is tested: (repeats + 1/4) windows for each of two tests, 2.6 s as it is set, and some
-tenths to start and end. A rank takes 6 MB for the multiplication and four times the last-level cache (64 MB to 1 GB)
-for the memory test, for that time; none of it if that were over half of the memory that is left.
+The job stands still while it is tested: (repeats + 1/4) windows for each of two tests, 2.6 s as it is set, once more
+for a test that could not tell, and some tenths to start and end. A rank takes 6 MB for the multiplication and four
+times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if that were over half of the
+memory that is left.
 """,
     caveats="""\
 Inside a job only the CPU is tested; GPUs are tested alone (--devices gpu), by torch, and that part was not tried on a
@@ -207,7 +208,8 @@ def _tell(job: str, session: Session, records: Sequence[Record], say: Voice, qui
         print(one_line(summary(records)))
         for record in records:
             if isinstance(record, Finding):
-                print(one_line(f"{record.verdict}: {record.text}"))
+                known = "" if record.verdict == "could not tell" else f"{record.verdict}: "
+                print(one_line(known + record.text))
         return session.worst
     writer = output()
     host = socket.gethostname()

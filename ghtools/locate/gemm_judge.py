@@ -120,6 +120,17 @@ def judge(
     return sorted(findings, key=lambda finding: (order[finding.verdict], -finding.ratio, finding.ranks))
 
 
+def unclear_tests(all_: Sequence[Measured], history: Mapping[Key, Past]) -> list[str]:
+    """The tests in which some device was slower, but within the spread: more repeats may tell."""
+    tests = set()
+    for one in all_:
+        if one.status == "ok":
+            references = [made for made in (peers_of(one, all_), past_of(one, history)) if made]
+            if any(compare(one, reference).verdict == "unclear" for reference in references):
+                tests.add(one.test)
+    return sorted(tests, reverse=True)
+
+
 def sound(all_: Sequence[Measured], findings: Sequence[Finding]) -> list[Measured]:
     """The measurements that may enter the history: those of ranks that were not found slow."""
     slow = {rank for finding in findings if finding.verdict == "confirmed" for rank in finding.ranks}

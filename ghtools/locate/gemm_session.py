@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ghtools.job.pause import Held
@@ -12,8 +13,8 @@ from ghtools.stream.errors import Exit, GhError
 from ghtools.stream.records import Finding, Record
 
 from . import gemm_baseline
-from .gemm_judge import judge, sound
-from .gemm_test import Plan, measure, records_of
+from .gemm_judge import judge, sound, unclear_tests
+from .gemm_test import Plan, measure, pooled, records_of
 from .measured import Measured
 
 
@@ -26,10 +27,17 @@ class Session:
         self.worst = Exit.OK
 
     def test(self, held: Held, ranks: Sequence[int] | None = None) -> list[Measured]:
-        """Measure on the ranks that are held (or those given of them). GhError for a rank that is not there."""
+        """Measure on the ranks that are held (or those given of them), once more where that could not tell.
+
+        GhError for a rank that is not there.
+        """
         if missing := sorted(set(ranks or ()) - set(held.ranks)):
             raise GhError(f"cannot test rank {missing[0]}", f"there are ranks {held.ranks[0]} to {held.ranks[-1]}")
-        return measure(held, ranks if ranks is not None else held.ranks, self.plan)
+        chosen = ranks if ranks is not None else held.ranks
+        measured = measure(held, chosen, self.plan)
+        if again := unclear_tests(measured, self._history):
+            measured = pooled(measured, measure(held, chosen, replace(self.plan, tests=tuple(again))))
+        return measured
 
     def judged(self, measured: Sequence[Measured], suspects: Collection[int] | None = None) -> list[Record]:
         """The records of what was measured and found; the history has it then, if it is kept. Slow ones come first."""

@@ -66,6 +66,16 @@ def measure(held: Held, ranks: Sequence[int], plan: Plan) -> list[Measured]:
     return found
 
 
+def pooled(first: Sequence[Measured], second: Sequence[Measured]) -> list[Measured]:
+    """The repeats of two rounds as those of one; a rank that had a result in the first only keeps that."""
+    more = {(one.rank, one.test, one.dtype): one for one in second if one.status == "ok"}
+    found = []
+    for one in first:
+        other = more.get((one.rank, one.test, one.dtype))
+        found.append(replace(one, repeats=one.repeats + other.repeats) if other and one.status == "ok" else one)
+    return found
+
+
 def _measured(base: Measured, result: TaskResult | None, timeout_s: float) -> Measured:
     if result is None:
         return replace(base, status="failed", why=f"no result within {timeout_s:.3g} s")

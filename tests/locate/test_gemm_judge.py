@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ghtools.locate.gemm_judge import judge, sound
+from ghtools.locate.gemm_judge import judge, sound, unclear_tests
+from ghtools.locate.gemm_test import pooled
 from ghtools.locate.measured import Measured, Past, Repeat, key_of
 
 WALL = 400_000_000
@@ -164,3 +165,15 @@ def test_suspects_and_who_else_is_slow() -> None:
 
 def test_nothing_measured_has_no_findings() -> None:
     assert judge([], {}, 0) == []
+
+
+def test_what_could_not_tell_is_asked_once_more() -> None:
+    noisy = one(2, 80, spread=0.4)
+    ranks = [one(0, 100), one(1, 100), noisy, one(3, 100)]
+    assert unclear_tests(ranks, {}) == ["gemm"]
+    assert unclear_tests([one(rank, 100) for rank in range(4)], {}) == []
+    both = pooled(ranks, [one(rank, 50) for rank in (0, 2)])
+    assert [len(one.repeats) for one in both] == [6, 3, 6, 3]
+    assert both[2].rates == noisy.rates + one(2, 50).rates
+    failed = Measured(1, "a", status="failed", why="x")
+    assert pooled([failed], [one(1, 50)]) == [failed] and pooled([ranks[1]], [failed]) == [ranks[1]]
