@@ -194,7 +194,7 @@ def _once(
         writer.write(head_of("gh-validate-ring", job or ""))
         if own is not None:
             if verbose:
-                say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in own.pids.items()))
+                say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in sorted(own.pids.items())))
             writer.write(job_of(own))
         try:
             with over_tasks(held) as test:

@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,12 @@ class Exchanged:
     why: str = ""
     step: int = 0  # its pass
 
-    @property
+    @cached_property
     def ways(self) -> Array:
         """GB/s by direction and size, (2, sizes): median over repeats; NaN where nothing was measured."""
         return middle(self.gbps, axis=1)
 
-    @property
+    @cached_property
     def slower(self) -> Array:
         """GB/s by size, (sizes,): of each transfer the slower direction, then the median over repeats.
 
@@ -75,6 +76,8 @@ class Exchanged:
 
 def middle(values: Array, axis: int) -> Array:
     """Median along an axis without the NaNs; NaN where all are."""
+    if values.size and np.isfinite(values).all():
+        return np.asarray(np.median(values, axis=axis))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmedian(values, axis=axis))

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge of links: who is named, and that nobody is for noise, load or the shape of a network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ghtools.locate.ring_fabric import Plan
+from ghtools.locate.ring_judge import Alone, Exchanged, alone, ends_of, first, second_pairs
+from ghtools.stream.errors import Exit
+from ghtools.stream.records import Link
+
+from .ring_sim import Sim, run_test
+
+
+@pytest.mark.parametrize("n", [4, 5, 15, 16, 64])
+@pytest.mark.parametrize("topology", ["ring", "tree", "both"])
+def test_healthy(n: int, topology: str) -> None:
+    test, found, _ = run_test(Sim(n), topology)
+    assert test.code == Exit.OK
+    assert [finding.verdict for finding in found] == ["cleared"]
+
+
+@pytest.mark.parametrize(("topology", "runs"), [("ring", 60), ("both", 20)])
+def test_nobody_is_named_on_noise(topology: str, runs: int) -> None:
+    """Healthy runs of 16 ranks with the spread of 2 CPUs under 16 processes, less of it alone (600 were tried)."""
+    for seed in range(runs):
+        test, found, _ = run_test(Sim(16, spread=0.12, crowd=3.0, seed=seed), topology)
+        assert test.code != Exit.SLOW, (seed, [finding.text for finding in found])
+
+
+def test_a_machine_that_slows_from_pass_to_pass_names_nobody_and_costs_nothing() -> None:
+    sim = Sim(16, drift=(1.0, 0.4))
+    test, _, _ = run_test(sim)
+    assert (test.code, len(sim.asked)) == (Exit.OK, 2)
+
+
+@pytest.mark.parametrize("n", [5, 15, 16, 63])
+@pytest.mark.parametrize("topology", ["ring", "tree", "both"])
+@pytest.mark.parametrize("victim", [0, 1, 3])
+def test_a_slow_rank(n: int, topology: str, victim: int) -> None:
+    for seed in range(3):
+        test, found, _ = run_test(Sim(n, ranks={victim: 0.3}, spread=0.08, crowd=2.0, seed=seed), topology)
+        assert test.code == Exit.SLOW
+        named = [(finding.what, finding.ranks) for finding in found if finding.verdict == "confirmed"]
+        assert named == [("rank", [victim])], [finding.text for finding in found]
+        assert found[0].ratio == pytest.approx(1 / 0.3, rel=0.25)
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (7, 8), (15, 0)])
+def test_a_slow_link_is_not_blamed_on_its_ends(pair: tuple[int, int]) -> None:
+    test, found, _ = run_test(Sim(16, links={frozenset(pair): 0.5}))
+    assert test.code == Exit.SLOW
+    assert [(one.what, set(one.ranks)) for one in found] == [("link", set(pair))]
+    assert "both ends are sound" in found[0].text
+    assert found[0].evidence["which"] == "link"
+
+
+def test_four_ranks() -> None:
+    """The fewest with which an end can be told."""
+    test, found, _ = run_test(Sim(4, ranks={2: 0.4}))
+    assert [(one.what, one.ranks) for one in found if one.verdict == "confirmed"] == [("rank", [2])]
+    assert test.code == Exit.SLOW
+
+
+def test_two_ranks_have_nothing_to_compare_with() -> None:
+    test, found, _ = run_test(Sim(2, ranks={1: 0.1}))
+    assert test.code == Exit.UNKNOWN
+    assert "no other of its type" in found[0].text
+
+
+def test_who_sends_slowly() -> None:
+    """One direction of one rank: tc tbf on its host's NIC."""
+    _, found, _ = run_test(Sim(12, sends={4: 0.2}))
+    assert [(one.what, one.ranks) for one in found] == [("rank", [4])]
+    assert found[0].evidence["direction"] == "sending"
+    assert ": sending " in found[0].text
+    assert found[0].ratio == pytest.approx(5, rel=0.1)
+
+
+def test_one_direction_alone() -> None:
+    test, found, records = run_test(Sim(16, ranks={6: 0.3}), plan=Plan(both=False))
+    assert test.code == Exit.SLOW
+    assert [(one.what, one.ranks) for one in found] == [("rank", [6])]
+    assert all(record.ranks[1] == (record.ranks[0] + 1) % 16 for record in records
+               if isinstance(record, Link) and record.facts["phase"] == "pass")  # fmt: skip
+
+
+def test_two_slow_ranks_and_a_slow_link() -> None:
+    _, found, _ = run_test(Sim(32, ranks={3: 0.3, 20: 0.5}, links={frozenset((10, 11)): 0.4}))
+    assert {(one.what, *one.ranks) for one in found} == {("rank", 3), ("rank", 20), ("link", 10, 11)}
+
+
+def test_slow_in_a_crowd_and_sound_alone_is_not_named() -> None:
+    test, found, _ = run_test(Sim(16, crowded={frozenset((4, 5)): 0.3}))
+    assert test.code == Exit.OK
+    assert "link 4 - 5 slow among the others but not alone" in found[0].text
+
+
+def test_links_of_different_types_are_not_compared() -> None:
+    """Between hosts a third of the bandwidth inside: nobody's fault."""
+    for topology in ("ring", "tree", "both"):
+        sim = Sim(16, per_host=4)
+        test, found, _ = run_test(sim, topology)
+        assert (test.code, len(found)) == (Exit.OK, 1), [finding.text for finding in found]
+
+
+def test_a_slow_host_is_named_as_a_host() -> None:
+    """Every rank of a host has a slow network and a sound loopback."""
+    sim = Sim(16, per_host=2, links={frozenset((a, b)): 0.3 for a in (4, 5) for b in range(16) if b not in (4, 5)})
+    test, found, _ = run_test(sim)
+    assert test.code == Exit.SLOW
+    assert [(one.what, one.hosts) for one in found] == [("host", ["host2"])]
+
+
+def test_no_result_is_not_slow() -> None:
+    test, found, records = run_test(Sim(16, dead={frozenset((2, 3))}))
+    assert test.code == Exit.UNKNOWN
+    assert [(one.verdict, one.ranks) for one in found] == [("could not tell", [2, 3])]
+    assert [record.status for record in records if isinstance(record, Link) and record.ranks == [2, 3]] == ["no result"]
+
+
+def test_no_result_does_not_hide_a_slow_rank() -> None:
+    test, found, _ = run_test(Sim(16, dead={frozenset((2, 3))}, ranks={9: 0.2}))
+    assert test.code == Exit.SLOW
+    assert {one.verdict for one in found} == {"confirmed", "could not tell"}
+
+
+def test_only_the_slowest_are_tested_again() -> None:
+    sim = Sim(200, ranks=dict.fromkeys(range(0, 60, 3), 0.3))
+    test, found, _ = run_test(sim)
+    assert test.code == Exit.SLOW
+    assert any("could not be tested alone" in one.text for one in found)
+    assert len(sim.asked) < 2 + 3 * (8 + 3) + 3 * (16 + 3) + 1
+
+
+def test_who_names_who() -> None:
+    """nccl-tests#106: a slow pair whose one end is sound elsewhere names the other; one with neither names nobody."""
+
+    def one(link: tuple[int, int], share: float) -> Alone:
+        return Alone(link, np.full(3, share), (share, share), share < 0.8)
+
+    pairs = {(644, 699): 0.56, (632, 641): 1.0, (284, 678): 0.56, (641, 644): 0.56, (404, 699): 1.0}
+    ends = ends_of({link: one(link, share) for link, share in pairs.items()})
+    assert [int(end) for end in ends.slow] == [644]
+    assert [[int(end) for end in pair.ends] for pair in ends.open] == [[284, 678]]
+
+
+def test_second_pairs_are_new_and_have_a_partner_each() -> None:
+    tested_links = [(a, (a + 1) % 8) for a in range(8)]
+    made = second_pairs([(2, 3)], tested_links, [0, 1, 4, 5, 6, 7])
+    assert [end for end, _ in made] == [2, 3]
+    assert not {frozenset(pair) for pair in made} & {frozenset(pair) for pair in tested_links}
+    assert len({partner for _, partner in made}) == 2
+    assert second_pairs([(0, 1)], [(0, 1)], []) == []
+
+
+def exchanged(link: tuple[int, int], gbps: float, step: int = 0) -> Exchanged:
+    return Exchanged(link, "network", np.full((2, 3, 2), gbps), step=step)
+
+
+def test_a_lucky_round_names_nobody() -> None:
+    sound = {(a, a + 1): [exchanged((a, a + 1), 10.0)] * 3 for a in (0, 2, 4)}
+    now_and_then = [exchanged((6, 7), speed) for speed in (2.0, 2.0, 9.9)]
+    always = [exchanged((8, 9), speed) for speed in (2.0, 2.0, 7.0)]
+    made = alone({**sound, (6, 7): now_and_then, (8, 9): always}, list(sound))
+    assert made is not None
+    assert [made[link].slow for link in ((6, 7), (8, 9), (0, 1))] == [False, True, False]
+    assert alone({(6, 7): now_and_then, (0, 1): sound[0, 1]}, [(0, 1)]) is None
+
+
+def test_a_result_that_is_partly_there_counts() -> None:
+    gbps = np.full((2, 3, 2), np.nan)
+    gbps[0, 0, 0] = 5.0
+    one = Exchanged((0, 1), "network", gbps)
+    assert one.ok
+    judged = first([one, *[exchanged((a, a + 1), 10.0) for a in (2, 4, 6)]])
+    assert judged.slow == [(0, 1)]
+    assert judged.shares[0, 1] == pytest.approx(0.5)
+
+
+def test_link_records() -> None:
+    _, _, records = run_test(Sim(4, spread=0.0))
+    links = [record for record in records if isinstance(record, Link)]
+    assert len(links) == 4 * 2 * 3 * 3
+    one = links[0]
+    assert one.busbw_gbps == one.algbw_gbps == pytest.approx(10.0)
+    assert one.dur_ns == round(one.bytes / 10.0)
+    assert {link.step for link in links} == {0, 1}
+    assert one.facts["interfaces"] == ["eth0", "eth0"]
+    assert one.facts["hosts"] == [f"host{rank}" for rank in one.ranks]
+    assert one.facts["latency_ns"] == 5000
