@@ -19,7 +19,7 @@ from ghtools.stream.records import DTYPES, FLAG_BYTES_UNKNOWN, OP_CODE, Record
 from .comm_names import op_of, size_of
 from .importers import File, Options
 from .lines import lines
-from .logtext import Told, plain, stamp_ns
+from .logtext import NCCL_INFO, Told, plain, stamp_ns
 from .nccl_processes import Group, Process, Processes
 
 NAME = "nccl-log"
@@ -28,7 +28,6 @@ DOC = (
     "times only where lines have stamps (NCCL_DEBUG_TIMESTAMP_LEVELS=INFO)"
 )
 
-_MARK = re.compile(r" \[(\d{1,4})\] NCCL INFO ")
 _CALL = re.compile(
     r"(?P<op>[A-Za-z]{3,30}): opCount [0-9a-f]{1,16} sendbuff \S{1,20} recvbuff \S{1,20} (?:acc \S{1,20} )?"
     r"count (?P<count>\d{1,19}) datatype (?P<dtype>\d{1,3}) op -?\d{1,12} root (?P<root>-?\d{1,10}) "
@@ -90,7 +89,7 @@ class _Log:
         if " opCount " not in text and " nranks " not in text:
             return
         self._cut += text.count(": opCount ")
-        for mark in _MARK.finditer(text):
+        for mark in NCCL_INFO.finditer(text):
             call, init = _CALL.match(text, mark.end()), _INIT.match(text, mark.end())
             if not call and not init:
                 continue

@@ -15,6 +15,7 @@ STAMP = re.compile(
     r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
 TELL_BYTES = 1 << 29
+NCCL_INFO = re.compile(r"(?:^| )\[(\d{1,4})\] NCCL INFO ")  # after HOST:PID:TID; the number is the device's
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # torchrun's "[rank3]:" and mpirun's "[1,3]<stdout>:"; srun --label's "3: " only at the begin of a line.
 _SPEAKER = re.compile(r"\[rank ?(\d{1,7})\]|\[\d{1,7},(\d{1,7})\](?:<std(?:out|err)>)?:")

@@ -20,12 +20,10 @@ from ghtools.stream.errors import InputError
 from ghtools.stream.framing import Source
 
 from .lines import lines
-from .logtext import Told, plain
+from .logtext import NCCL_INFO, Told, plain
 
 MAX_RANK = (1 << 17) - 1
 MAX_LINKS = 1 << 21
-# After NCCL's mark, with the rank of the process or the device between brackets.
-MARK = re.compile(r"\[-?\d{1,7}\] NCCL INFO ")
 _CHANNEL = re.compile(r"Channel \d{1,4}/\d{1,4} :((?:\s{1,8}\d{1,7}){1,4096})")
 _RING = re.compile(r"Ring \d{1,4} : (\d{1,7}) -> (\d{1,7}) -> (\d{1,7})(?!\d|\[)")
 _TREE = re.compile(r"Tree \d{1,4} : (-?\d{1,7}) -> (\d{1,7}) -> (-?\d{1,7}/-?\d{1,7}/-?\d{1,7})")
@@ -111,7 +109,7 @@ class _Log:
 
     def line(self, text: str) -> None:
         """Take what one line says; lines may be glued together."""
-        for mark in MARK.finditer(text):
+        for mark in NCCL_INFO.finditer(text):
             at = mark.end()
             if match := _CHANNEL.match(text, at):
                 self._ring([int(word) for word in match[1].split()])
@@ -121,7 +119,7 @@ class _Log:
             elif match := _TREE.match(text, at):
                 self._node(int(match[1]), int(match[2]), match[3])
             elif text.startswith("Trees [", at):
-                end = MARK.search(text, at)
+                end = NCCL_INFO.search(text, at)
                 for match in _TREES.finditer(text, at, end.start() if end else len(text)):
                     self._trees(*match.groups())
             elif (match := _SIZE.search(text, at, at + 200)) and int(match[1]) <= MAX_RANK + 1:
