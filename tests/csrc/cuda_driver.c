@@ -295,8 +295,8 @@ static void gone(void)
 {
     reduce(10, comm, s);
     fake_cuda_reset(0);
-    naps(200);
     fake_cuda_device(0); /* the same address, another context */
+    naps(200);
     void *fresh = fake_cuda_stream(2 * S);
     contexts = 2;
     lost = 1;

@@ -44,6 +44,7 @@ struct context {
 struct event {
     uint64_t magic;
     struct context *context;
+    unsigned long long id; /* of the context: another may come to its address */
     int64_t time;
     int recorded;
     struct stream *stream;
@@ -130,7 +131,7 @@ static struct event *event_of(const char *who, void *handle)
     struct event *e = handle;
     if (!e || e->magic != EVENT)
         die("%s: %p is no event, or a destroyed one", who, handle);
-    if (e->context->magic != CONTEXT)
+    if (e->context->magic != CONTEXT || e->context->id != e->id)
         die("%s: the event's context is gone", who);
     if (e->context != current(who))
         die("%s: another context is current", who);
@@ -239,6 +240,7 @@ API int cuEventCreate(void **out, unsigned flags)
     struct event *e = calloc(1, sizeof *e);
     e->magic = EVENT;
     e->context = current("cuEventCreate");
+    e->id = e->context->id;
     *out = e;
     return leave(0);
 }
