@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -12,14 +13,15 @@ import typer
 
 from ghtools.stream.errors import Exit, GhError
 
-from ._cli import Input, Keep, Page, Quiet, Verbose, Voice, command, output, stop
+from ._cli import Bus, Input, Page, Quiet, Verbose, Voice, bus_of, command, output, stop
 
 if TYPE_CHECKING:
+    from ghtools.job.gather import Gathered
     from ghtools.job.pause import Held
     from ghtools.locate.ring_fabric import Fabric, Plan
     from ghtools.locate.ring_plan import Graph
     from ghtools.locate.ring_test import RingTest
-    from ghtools.stream.records import Head, Record, Suspect
+    from ghtools.stream.records import Head, Job, Record, Suspect
 
 PAGE = Page(
     reads="suspect change",
@@ -34,8 +36,9 @@ The links of a job that runs under the shim, while it stands still for some seco
 
     gh-validate-ring --job my-job > links.ght
 
-Over hosts, by torch.distributed, a process a rank:
+Over hosts, a process a rank: over TCP by a directory that all see, or by torch.distributed:
 
+    srun -N 16 --ntasks-per-node 1 gh-validate-ring --gather /shared/tmp.1 > links.ght
     srun -N 16 --ntasks-per-node 1 gh-validate-ring --backend gloo > links.ght
     torchrun --nnodes 2 --nproc-per-node 8 ... --no-python gh-validate-ring --backend nccl > links.ght
 
@@ -60,7 +63,7 @@ alone, or two with one link, have nothing to be compared with (exit 5). On a hos
 must be slower than its share of a CPU to be seen. Which end of a slow link is slow is said only if a second pairing
 with other ranks can tell.
 Types are compared only with their own. Over TCP a link within a host is loopback, any other network.
---job reaches the ranks of this host.
+--job reaches the ranks of this host, with --bus those of all hosts. --backend nccl was not tried on GPUs yet.
 """,
     see="gh-profile gh-validate-gemm gh-trace",
 )
@@ -91,7 +94,7 @@ def main(
     suspects: Annotated[
         str, typer.Option(metavar="-", help="Filter: test when a suspected link arrives on stdin, forward all.")
     ] = "",
-    every_s: Annotated[float, typer.Option(min=0, help="With --suspects: no two tests within so many seconds.")] = 600,
+    every_s: Annotated[float, typer.Option(min=0, help="With --suspects: at most one test in so many seconds.")] = 60.0,
     backend: Annotated[
         str, typer.Option(metavar="tcp|gloo|nccl", help="By what to exchange; the latter two under a launcher.")
     ] = "tcp",
@@ -101,7 +104,11 @@ def main(
     timeout_s: Annotated[
         float, typer.Option(min=0.1, max=3600, help="An exchange that takes longer has no result.")
     ] = 30,
-    keep: Keep = False,
+    bus: Bus = "",
+    gather: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Started by srun, torchrun or mpirun: where the ranks meet, without torch."),
+    ] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> Exit:
@@ -113,8 +120,10 @@ def main(
     host (or, with --backend, those of torchrun, srun or mpirun); with it, those of a running job, which stands still
     meanwhile and goes on in every case. A table is on stderr, records are on stdout.
     """
+    from ghtools.job.own_ranks import OwnRanks
     from ghtools.job.rank_list import parse_ranks
     from ghtools.locate.ring_fabric import MAX_SIZES, Plan
+    from ghtools.locate.ring_out import job_of
     from ghtools.locate.ring_plan import parse_sizes, parse_where
 
     if direction not in ("both", "one"):
@@ -130,12 +139,13 @@ def main(
     say = Voice("gh-validate-ring", burst=1_000_000)
     tell = (lambda text: None) if quiet else say
     where = parse_where(interface)
+    told = _graph(graph, len(chosen), tell)  # now, while no job stands still
 
-    def make(fabric: Fabric, hosts: dict[int, str], name_graph: Graph | None) -> RingTest:
+    def make(fabric: Fabric, hosts: dict[int, str]) -> RingTest:
         from ghtools.locate.ring_plan import plan as plan_links
         from ghtools.locate.ring_test import RingTest
 
-        schedule, how = plan_links(sorted(fabric.ends), hosts, topology, name_graph)
+        schedule, how = plan_links(sorted(fabric.ends), hosts, topology, told)
         tell(f"{len(schedule.links)} links of {len(fabric.ends)} ranks in {schedule.passes} passes: {how}")
         return RingTest(fabric, schedule, plan, how, tell)
 
@@ -149,21 +159,37 @@ def main(
             raise GhError(f"cannot test rank {missing[0]}", "it is not among the ranks of the job", "--ranks of it")
         fabric = TaskFabric(held, these, where)
         try:
-            yield make(fabric, dict(held.hosts), _graph(graph, len(these), tell))
+            yield make(fabric, dict(held.hosts))
         finally:
             fabric.close()
 
     if suspects:
         if backend != "tcp":
             raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "without --backend")
-        return _filter(job or "", over_tasks, every_s, keep, tell)
-    if job is None and not chosen and backend == "tcp":
-        raise GhError("no ranks are named", "", "--ranks 0-15, or --job ID")
+        return _filter(job or "", bus, over_tasks, every_s, tell)
     if backend != "tcp":
         if job is not None:
             raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "without --backend")
-        return _launched(backend, chosen, make, lambda size: _graph(graph, size, tell), plan, tell)
-    return _once(job, chosen, over_tasks, tell, verbose)
+        return _launched(backend, chosen, make, plan)
+    with ExitStack() as stack:
+        held: Held
+        own = None
+        if job is not None:
+            from ghtools.locate.in_job import stopped
+
+            held = stack.enter_context(stopped(job, tell, bus=bus_of(bus)))
+        elif gather is not None:
+            together = _gathered(gather)
+            if together is None:
+                return Exit.OK  # rank 0 writes
+            held = stack.enter_context(together)
+        elif chosen:
+            held = own = stack.enter_context(OwnRanks(chosen, lambda: stop.requested))
+            if verbose:
+                say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in sorted(own.pids.items())))
+        else:
+            raise GhError("no ranks are named", "", "--ranks 0-15, or --job ID")
+        return _written(job or "", stack.enter_context(over_tasks(held)), job_of(own) if own else None)
 
 
 def _graph(path: Path | None, size: int, warn: Callable[[str], None]) -> Graph | None:
@@ -174,44 +200,49 @@ def _graph(path: Path | None, size: int, warn: Callable[[str], None]) -> Graph |
     return read_graph(Input([path]), path.name, size, warn)
 
 
-def _once(
-    job: str | None,
-    chosen: list[int],
-    over_tasks: Callable[[Held], AbstractContextManager[RingTest]],
-    say: Callable[[str], None],
-    verbose: bool,
-) -> Exit:
-    """One test of our own ranks or of those of a job; its records between a head and an end."""
-    from ghtools.job.own_ranks import OwnRanks
-    from ghtools.locate.in_job import stopped
-    from ghtools.locate.ring_out import head_of, job_of
+def _gathered(place: Path) -> Gathered | None:
+    """All ranks that a launcher started, in rank 0; None in the others, after rank 0 has let them go."""
+    from ghtools.job.gather import Gathered, follow
+    from ghtools.source.uprobe_process import rank_of
+
+    rank, _, world = rank_of(os.environ)
+    if rank < 0 or world < 1:
+        raise GhError("cannot gather", "no launcher says which rank this is", "srun, torchrun or mpirun before it")
+    if rank == 0:
+        return Gathered(place, world)
+    if not follow(place, rank):
+        raise GhError("cannot gather", f"rank 0 was not heard of in {place}", code=Exit.UNKNOWN)
+    return None
+
+
+def _written(job: str, test: RingTest, ranks: Job | None) -> Exit:
+    """Run the test and write its records, on a terminal the table alone."""
+    from ghtools.locate.ring_out import head_of
     from ghtools.stream.records import End
 
-    writer = output()
-    with ExitStack() as stack:
-        own = OwnRanks(chosen, lambda: stop.requested) if job is None else None
-        held: Held = stack.enter_context(own) if own is not None else stack.enter_context(stopped(job or "", say))
-        writer.write(head_of("gh-validate-ring", job or ""))
-        if own is not None:
-            if verbose:
-                say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in sorted(own.pids.items())))
-            writer.write(job_of(own))
-        try:
-            with over_tasks(held) as test:
-                for record in test.run():
-                    writer.write(record)
-        except GhError as error:
-            writer.write(End(reason=str(error)))
-            raise
-        writer.write(End())
+    writer = None if os.isatty(1) else output()
+
+    def write(record: Record | None) -> None:
+        if writer is not None and record is not None:
+            writer.write(record)
+
+    write(head_of("gh-validate-ring", job))
+    write(ranks)
+    try:
+        for record in test.run():
+            write(record)
+    except GhError as error:
+        write(End(reason=str(error)))
+        raise
+    write(End())
     return test.code
 
 
 def _filter(
     job: str,
+    bus: str,
     over_tasks: Callable[[Held], AbstractContextManager[RingTest]],
     every_s: float,
-    keep: bool,
     say: Callable[[str], None],
 ) -> Exit:
     """Forward stdin; test the job when a suspect asks for it."""
@@ -225,13 +256,13 @@ def _filter(
 
     def make(head: Head) -> RingStage:
         def test(suspect: Suspect) -> Iterator[Record]:
-            with stopped(job or head.job, say) as held, over_tasks(held) as one:
+            with stopped(job or head.job, say, bus=bus_of(bus)) as held, over_tasks(held) as one:
                 yield from one.run()
 
         stages.append(RingStage(test, every_s, time.monotonic, say))
         return stages[-1]
 
-    clean = run_filter("gh-validate-ring", Input(None), output(), make, (), keep=keep, warn=say)
+    clean = run_filter("gh-validate-ring", Input(None), output(), make, (), keep=True, warn=say)
     codes = {stage.code for stage in stages}
     if not clean:
         return Exit.INPUT
@@ -241,23 +272,13 @@ def _filter(
 def _launched(
     backend: str,
     chosen: list[int],
-    make: Callable[[Fabric, dict[int, str], Graph | None], RingTest],
-    graph: Callable[[int], Graph | None],
+    make: Callable[[Fabric, dict[int, str]], RingTest],
     plan: Plan,
-    say: Callable[[str], None],
 ) -> Exit:
     """One process of several that a launcher has started: rank 0 writes, the others exchange."""
-    from ghtools.locate.ring_out import head_of
     from ghtools.locate.ring_torch import joined
-    from ghtools.stream.records import End
 
     with joined(backend, chosen, plan) as fabric:
         if fabric is None:  # not rank 0: all was done on entering
             return Exit.OK
-        writer = output()
-        writer.write(head_of("gh-validate-ring", ""))
-        test = make(fabric, {rank: end.host for rank, end in fabric.ends.items()}, graph(len(fabric.ends)))
-        for record in test.run():
-            writer.write(record)
-        writer.write(End())
-        return test.code
+        return _written("", make(fabric, {rank: end.host for rank, end in fabric.ends.items()}), None)
