@@ -17,6 +17,7 @@ from ghtools.stream.records import FLAG_CAPTURE, FLAG_DUR_INVALID, FLAG_EXEC, OP
 MAX_ROWS = 1 << 21  # of one rank; the oldest are let go
 MAX_RECORDS = 1 << 14  # of iterations of one rank
 MAX_DUR_NS = 3600 * 10**9  # a collective that took longer is a hang or nonsense
+NONE_DONE = -(1 << 62)  # an index before all iterations
 STEADY = PHASE_CODE["steady"]
 SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
 
@@ -88,7 +89,7 @@ class RankBuffer:
     index: list[Iters] = field(default_factory=list)
     rows: int = 0
     last_t_ns: int = 0
-    done_index: int = -(1 << 62)  # iterations up to this one are used up
+    done_index: int = NONE_DONE  # iterations up to this one are used up
     seen_exec: bool = False
     times_pairs: bool = False  # sends and receives have executions, too (NCCL)
 
@@ -131,7 +132,7 @@ class RankBuffer:
             del self.index[:-MAX_RECORDS]
 
     def _restart(self, incarnation: int) -> None:
-        self.incarnation, self.done_index, self.rows = incarnation, -(1 << 62), 0
+        self.incarnation, self.done_index, self.rows = incarnation, NONE_DONE, 0
         self.calls, self.execs, self.index = [], [], []
 
     def bounds(self) -> Bounds:

@@ -17,7 +17,7 @@ from ghtools.stream.records import Suspect
 
 from .case import MIN_ITERS, Case
 from .gaps import FIRST
-from .groups import COLLECTIVE
+from .groups import COLLECTIVE, EDGE
 from .lateness import Late, candidates, excess, nanmedian
 from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_inside
 from .transfers import EXPLAINS, slow_transfers
@@ -92,6 +92,8 @@ def _rank(case: Case, late: Late) -> Suspect:
         doubts.append(f"it explains {100 * late.excess / case.onset.loss:.0f} % of the slow-down only")
     if waits := _missing_wait(case, late.rank):
         doubts.append(waits)
+    if case.timed and (blur := _blurred(case, late.rank)):
+        doubts.append(blur)
     ratio, versus = late.ratio, "its peers"
     evidence: dict[str, Any] = {
         "own_ns": late.own_ns, "peers_own_ns": late.peers_ns, "ratio_to_peers": late.ratio, "excess_share": late.excess,
@@ -213,6 +215,9 @@ def _pattern(case: Case, pattern: Pattern) -> Suspect:
     if pattern.name == "alone":
         rank = pattern.ranks[0]
         grown = _grown(case, rank)
+        if grown >= 1.1 and (blur := _blurred(case, rank)):
+            text = f"rank {rank} takes {grown:.2f} times as long as before between its arrivals: {blur}"
+            return case.suspect("rank", "unknown", "inconclusive", text, ranks=[rank], ratio=grown, evidence=evidence)
         if grown >= 1.1:
             text = f"rank {rank}: compute {grown:.2f} times its own before, and others wait for it"
             return case.suspect(
@@ -229,6 +234,19 @@ def _pattern(case: Case, pattern: Pattern) -> Suspect:
     return case.suspect(
         "none", pattern.cause, "cleared", pattern.text, ratio=ratio, evidence=evidence | {"ranks": pattern.ranks}
     )
+
+
+def _blurred(case: Case, rank: int) -> str:
+    """Why a rank's own time may have transfers in it; empty if it has none."""
+    if not case.timed:
+        return "slower work or slower transfers, durations would tell"
+    transfers = case.window.transfers
+    for number in np.unique(transfers.group):
+        group = case.group_of[int(number)]
+        comes_in = group.kind == EDGE and group.members[1] == rank and case.groups.link(group.members) != "local"
+        if comes_in and not transfers.time[transfers.group == number].any():
+            return f"what it receives from rank {group.members[0]} is not timed, so a slow link looks the same"
+    return ""
 
 
 def _grown(case: Case, rank: int) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from ghtools.stream.records import Calls, Iters
 
 from .align import begins_apart, clock_offsets, offset
-from .collect import RECV, SEND, STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
+from .collect import NONE_DONE, RECV, SEND, STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
 from .gaps import blind, own_time, places
 from .groups import MAX_RANK, Groups, Key
 from .history import Block, History, RankIters
@@ -128,6 +128,14 @@ class Profiler:
     def expected(self) -> set[int]:
         """Ranks that should report: those of the job, of communicators, or that have reported."""
         return self.groups.ranks() | set(self.buffers)
+
+    def forget_iterations(self) -> None:
+        """What was told of iterations so far was a guess, and better is known now. Calls that are still held stay."""
+        for buffer in self.buffers.values():
+            buffer.index, buffer.done_index = [], NONE_DONE
+        self.durations, self.arrivals = History(), History()
+        self._newest, self._said, self._shift, self._carry = {}, {}, {}, {}
+        self._counts, self._apart, self._ref, self._next = {}, {}, -1, None
 
     @property
     def has_iterations(self) -> bool:

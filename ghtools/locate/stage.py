@@ -72,10 +72,10 @@ class ProfileStage:
             self._take(record)
         elif isinstance(record, Iters):
             if record.rank >= 0:
-                if self._finder is not None and not self.profiler.has_iterations:
-                    self._finder = None  # the stream tells them
-                if self._finder is None:
-                    self.profiler.iters(record)
+                if self._finder is not None:  # the stream tells them: better than what calls let us guess
+                    self._finder = None
+                    self.profiler.forget_iterations()
+                self.profiler.iters(record)
         elif isinstance(record, Comm):
             self.groups.comm(record)
             if self._finder is not None:

@@ -17,6 +17,7 @@ from ghtools.locate.judge import judge
 from ghtools.locate.lateness import always, lasting
 from ghtools.locate.match import Members, Transfers
 from ghtools.stream.records import FLAG_EXEC, OP_CODE, Calls, Comm, Job, Suspect
+from tests.locate.simulate import run
 
 MS = 1e6
 DP, TP0, TP1 = 0, 1, 2  # groups of the job below
@@ -115,6 +116,43 @@ def test_arrivals_alone_cannot_tell_slower_work_from_slower_transfers(timed: boo
     assert (suspect.what, suspect.verdict) == ("none", verdict)
 
 
+def pipeline(own: np.ndarray, across: bool, edge_ms: float = 0.0, timed: bool = True) -> Case:
+    """Two stages of one rank each on gloo: rank 0 sends to rank 1, which waits; both meet nowhere else."""
+    groups = Groups()
+    hosts = ["a", "b" if across else "a"]
+    groups.job(Job(world_size=2, backend="gloo", ranks=[{"rank": r, "host": hosts[r]} for r in range(2)]))
+    groups.comm(Comm(comm=9, rank=0, comm_rank=0, size=2, ranks=[0, 1], name="pp"))
+    edge, n = groups.number(9, 0, 1), len(own)
+    it, rank = np.repeat(np.arange(n), 2), np.tile(np.arange(2), n)
+    flat, one = own.ravel() * MS, np.ones(2 * n, np.int64)
+    ranks = RankIters(it, rank, it * int(ITER), np.full(2 * n, ITER), flat, 0.5 * flat, 0 * one)
+    wait = np.where(rank == 0, 200 * MS, 0.0)  # rank 0 waits for rank 1
+    members = Members(it, edge * one, rank, wait, 200 * MS - wait, np.full(2 * n, 200 * MS), one)
+    its = np.arange(n)
+    transfers = Transfers(its, edge + 0 * its, 0 * its, np.full(n, edge_ms * MS), one[:n], 2 * one[:n])
+    return Case(Window(ranks, members, transfers), None, groups, [Key(OP_CODE["send"], 4096)], timed, NOTICED)
+
+
+@pytest.mark.parametrize(
+    ("across", "edge_ms", "timed", "verdict"),
+    [
+        (False, 0.0, True, "attributed"),
+        (True, 0.0, True, "inconclusive"),  # what it receives over the network is not timed
+        (True, 5.0, True, "attributed"),
+        (False, 0.0, False, "inconclusive"),  # arrivals alone
+    ],
+)
+def test_a_rank_alone_in_its_stage_is_named_only_if_its_own_time_has_no_transfers_in_it(
+    across: bool, edge_ms: float, timed: bool, verdict: str
+) -> None:
+    own, old = np.full((12, 2), 100.0), np.full((12, 2), 100.0)
+    own[:, 1] = 300.0
+    now = pipeline(own, across, edge_ms, timed)
+    before = pipeline(old, across, edge_ms, timed).window
+    made = judge(Case(now.window, before, now.groups, now.keys, timed, NOTICED)).suspects
+    assert [(s.ranks, s.verdict) for s in made if s.what == "rank"] == [([1], verdict)]
+
+
 def _cause(longest: float, rest: float) -> Suspect:
     own, gap = even(12), even(12, 50.0)
     gap[:, 1] = longest
@@ -145,3 +183,9 @@ def test_pairs_before_the_first_execution_are_kept_where_pairs_are_never_timed()
     buffer.add(calls, dropped)
     buffer.add(timed, dropped)
     assert buffer.executions().seq.tolist() == [0, 1, 2, 3]
+
+
+def test_iterations_that_the_stream_tells_replace_those_guessed_from_its_first_calls() -> None:
+    # Eight micro-batches a step: the first batch of calls alone looks like eight iterations.
+    made = run(tp=2, dp=4, micro=8, iters=30, fault="compute", rank=0, ratio=2.1, seed=10124, clock_ms=2000.0)
+    assert made.attributed == [("rank", [0], "compute")]

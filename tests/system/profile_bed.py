@@ -88,6 +88,11 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "link 3 hosts": Scenario(dp=3, hosts=3, slow_host=1, want=(("communication", (1,)),)),
     "link 4 hosts": Scenario(dp=4, hosts=4, slow_host=1, want=(("communication", (1,)),)),
+    "link pp2dp2": Scenario(
+        dp=2, pp=2, hosts=2, slow_host=1, rate="40mbit", want=(("communication", (1,)),),
+    ),
+    "link pp3": Scenario(dp=1, pp=3, hosts=3, slow_host=1, rate="40mbit", want=(("communication", (1,)),)),
+    "quota pp2dp2 2 hosts": quota(2, dp=2, pp=2, hosts=2),
     "both 2 hosts": Scenario(
         tp=2, dp=2, hosts=2, slow_host=1, throttled=(0,), want=(("compute", (0,)), ("communication", (1,))),
     ),
