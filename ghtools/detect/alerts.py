@@ -99,7 +99,7 @@ class Alerts:
         self._held: dict[int, _Held] = {}
         self._past: deque[tuple[int, int]] = deque(maxlen=16)  # iterations of the job's past episodes
         self.places = Places()
-        self._waiting: dict[Key, Suspect | Finding] = {}
+        self._waiting: dict[Key, list[Suspect | Finding]] = {}  # a suspect, and what a test said of it
         self._closed: deque[tuple[str, int, Episode]] = deque(maxlen=CLOSED)  # level, rank, episode; the newest first
         self._stalled: dict[Key, str] = {}
 
@@ -148,10 +148,11 @@ class Alerts:
 
     def _owed(self) -> Iterator[Alert]:
         """Names that have waited for their episode to be confirmed."""
-        if self._waiting and self.open:
-            waiting, self._waiting = self._waiting, {}
-            for one in waiting.values():
-                yield from self._part(one)
+        for key, records in list(self._waiting.items()) if self.open else ():
+            if self._episode_of(records[0]) is not None:
+                del self._waiting[key]
+                for one in records:
+                    yield from self._part(one)
 
     def _part(self, record: Suspect | Finding) -> Iterator[Alert]:
         """One suspect or finding to at most one alert."""
@@ -161,10 +162,7 @@ class Alerts:
         found = self._episode_of(record)
         key = key_of(record)
         if found is None:
-            self._waiting.pop(key, None)
-            number = record.evidence.get("episode")
-            if record.verdict == "attributed" and type(number) is int and len(self._waiting) < WAITING_MAX:
-                self._waiting[key] = record
+            self._wait(key, record)
             return
         level, rank, episode = found
         if (said := episode.parts.take(record, self.places)) is not None:
@@ -177,6 +175,16 @@ class Alerts:
             )  # fmt: skip
         elif record.verdict == "could not tell":
             self._note(f"{self._wall(record.t_ns)} a test could not tell: {record.text}")
+
+    def _wait(self, key: Key, record: Suspect | Finding) -> None:
+        """Keep what may belong to an episode that is not confirmed yet; what clears a part ends its waiting."""
+        suspected = type(record.evidence.get("episode")) is int and record.verdict == "attributed"
+        if record.verdict == "confirmed" and key in self._waiting:
+            self._waiting[key] = [self._waiting[key][0], record]
+        elif record.verdict != "could not tell":
+            self._waiting.pop(key, None)
+            if suspected and len(self._waiting) < WAITING_MAX:
+                self._waiting[key] = [record]
 
     def _episode_of(self, record: Suspect | Finding) -> tuple[str, int, Episode] | None:
         """The episode a suspect was found for: the job's first, then a rank's, open or just over; None if none fits."""

@@ -33,6 +33,7 @@ class Part:
     since: int = -1  # first slow iteration
     verdict: str = ""  # attributed, confirmed, or empty: only a test has found it
     by: str = ""  # the test that confirmed it
+    why: str = ""  # what it says the reason is, in a word
     test_ratio: float = 0.0
 
     def plain(self) -> dict[str, Any]:
@@ -98,12 +99,22 @@ class Parts:
         if part is not None and part.by:
             return None
         if part is None:
-            if len(self.named) >= MAX_PARTS:
+            if len(self.named) >= MAX_PARTS or not self._bears(key):
                 return None
             part = self.named[key] = _part(record, self.since, "")
             part.ratio = 0.0  # what the test measured is said as the test's
         part.verdict, part.by, part.test_ratio = part.verdict and "confirmed", record.by or "a test", record.ratio
+        why = record.evidence.get("why")
+        part.why = why if isinstance(why, str) else ""
         return "named", sentence(part, places)
+
+    def _bears(self, key: Key) -> bool:
+        """Whether a part that nobody suspected is worth a name: a piece of one that is, or the first of its kind.
+
+        Beside a part that was named, a small difference that a test finds elsewhere is not what the episode is about.
+        """
+        alike = [named for named in self.named if named[2] == key[2]]
+        return not alike or any(set(key[1]) <= set(named[1]) for named in alike)
 
     def plain(self) -> list[dict[str, Any]]:
         """All parts, for a machine."""
@@ -147,6 +158,7 @@ def sentence(part: Part, places: Places) -> str:
         text += ", attributed"
     if part.by:
         text += f", confirmed by {_test(part.by)}" + (f" {part.test_ratio:.1f}x" if part.test_ratio > 0 else "")
+        text += f" ({part.why})" if part.why else ""
     return _cut(text)
 
 

@@ -254,7 +254,7 @@ class Alert(Record):
     lost_pct: float = doc("recovered: the same as a share of the time the episode took, per cent", default=0.0)
     suspects: list[dict[str, Any]] = doc(
         "parts named for the episode so far: what, ranks, hosts, cause, ratio, since, verdict (attributed, confirmed), "
-        "by (the test) and test_ratio",
+        "by (the test), why and test_ratio",
         default_factory=list,
     )
 

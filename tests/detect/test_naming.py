@@ -60,7 +60,7 @@ def test_an_episode_gets_the_name_of_its_part_and_then_the_test() -> None:
     ]
     part = {
         "what": "rank", "ranks": [2], "hosts": ["b"], "cause": "compute", "ratio": 2.9, "since": 120,
-        "verdict": "attributed", "by": "", "test_ratio": 0.0,
+        "verdict": "attributed", "by": "", "why": "", "test_ratio": 0.0,
     }  # fmt: skip
     tested = part | {"verdict": "confirmed", "by": "gemm", "test_ratio": 2.8}
     assert [a.suspects for a in made] == [[], [part], [tested], [tested]]
@@ -165,6 +165,27 @@ def test_why_nobody_can_be_named_is_said_once() -> None:
 def test_a_test_finds_what_nobody_suspected() -> None:
     made, _ = run([onset(120), finding([3])])
     assert texts(made, "named") == ["T140 rank 3: compute slower since iteration 120, confirmed by GEMM 2.8x"]
+
+
+def test_beside_a_named_part_a_test_names_pieces_of_it_only() -> None:
+    link = {"what": "link", "cause": "communication"}
+    end = finding([2], cause="communication", by="gh-validate-ring by tcp", ratio=3.0)
+    made, _ = run([onset(120), suspect(), finding([3]), suspect([1, 2], **link), end])
+    assert texts(made, "named")[1:] == [
+        "T130 link rank 1 <-> rank 2: transfer 2.9x slower since iteration 120, attributed",
+        "T140 links of rank 2: transfer slower since iteration 120, confirmed by the ring test 3.0x",
+    ]
+
+
+def test_a_test_before_the_onset_is_confirmed_waits_with_the_name() -> None:
+    tested = finding(evidence={"why": "throttled"})
+    made, _ = run([onset(120, stage="suspected"), suspect(), finding([3]), tested, onset(120)])
+    assert texts(made, "named") == [
+        "T130 rank 2: compute 2.9x slower since iteration 120, attributed",
+        "T140 rank 2: compute 2.9x slower since iteration 120, attributed, confirmed by GEMM 2.8x (throttled)",
+    ]
+    cleared = [suspect(), finding(verdict="cleared"), onset(120)]
+    assert texts(run(cleared)[0], "named") == []
 
 
 def test_a_test_that_could_not_tell_is_a_note() -> None:
