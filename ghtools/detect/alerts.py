@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ghtools.stream.records import Alert, Change, Finding, Job, Suspect
 
+from .alert_text import cost_text, percent_text, span_text
 from .naming import Key, Parts, Places, key_of, short
 
 HOLD_ITERS = 8  # a rank's change this many iterations from the job's is the same event
@@ -50,33 +51,6 @@ class _Held:
 
     changes: list[Change] = field(default_factory=list)
     until_s: float = 0.0
-
-
-def span_text(before_ns: int, after_ns: int) -> str:
-    """Two durations in one unit: `312 -> 905 ms`."""
-    top = max(before_ns, after_ns)
-    unit, size = ("us", 1e3) if top < 1_000_000 else ("ms", 1e6) if top < 10_000_000_000 else ("s", 1e9)
-    return f"{_digits(before_ns / size)} -> {_digits(after_ns / size)} {unit}"
-
-
-def _digits(value: float) -> str:
-    """Three significant digits, never fewer than the whole part."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-
-
-def cost_text(ns: int) -> str:
-    """A length of time for people: `0.4 s`, `53 s`, `12 min`, `3.5 h`."""
-    seconds = ns / 1e9
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 180:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 10_800 else f"{seconds / 3600:.1f} h"
-
-
-def percent_text(ratio: float) -> str:
-    """A ratio as a signed change: `+190 %`."""
-    return f"{(ratio - 1) * 100:+.0f} %"
 
 
 class Alerts:

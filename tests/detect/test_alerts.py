@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ghtools.detect.alerts import Alerts, cost_text, span_text
+from ghtools.detect.alert_text import cost_text, span_text
+from ghtools.detect.alerts import Alerts
 from ghtools.stream.records import Alert, Change
 
 MS = 1_000_000
