@@ -14,6 +14,7 @@ typedef void *gh_cu_stream;
 typedef void *gh_cu_event;
 
 #define GH_CU_SUCCESS 0
+#define GH_CU_NOT_INITIALIZED 3
 #define GH_CU_NOT_READY 600
 #define GH_CU_CAPTURE_NONE 0
 #define GH_CU_MODE_RELAXED 2

@@ -133,9 +133,10 @@ bool gh_cuda_drained(int64_t until_ns)
     const struct gh_cuda *cu = gh_cuda_load();
     const struct timespec step = {0, POLL_NS};
     int mode = GH_CU_MODE_RELAXED;
-    if (!cu)
+    gh_cu_context context;
+    if (!cu || gh_cuda_over() || cu->context(&context) == GH_CU_NOT_INITIALIZED)
         return true;
-    if (gh_cuda_over() || __atomic_load_n(&unseen, __ATOMIC_RELAXED))
+    if (__atomic_load_n(&unseen, __ATOMIC_RELAXED))
         return false;
     if (cu->exchange_mode(&mode) != GH_CU_SUCCESS) /* relaxed, or a query could spoil another thread's capture */
         return false;

@@ -88,7 +88,7 @@ void gh_cuda_prepare(void);             /* read the environment */
 void gh_cuda_drop_comm(uint64_t comm);  /* what is under way on it will say nothing */
 void gh_cuda_forget(void);              /* in a forked child */
 /* Is all work done that was put on the streams of NCCL's calls and on the default stream of the current context?
- * Asks until then (CLOCK_MONOTONIC), at least once; true where no CUDA is loaded. False also means "cannot tell". */
+ * Asks until then (CLOCK_MONOTONIC), at least once; true where no CUDA is used. False also means "cannot tell". */
 bool gh_cuda_drained(int64_t until_ns);
 
 /* hooks_gloo_groups.c */

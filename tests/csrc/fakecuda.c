@@ -19,6 +19,7 @@
 #define EVENT 0xe4e27ull
 #define CONTEXT 0xc0732ull
 #define DEAD 0xdeadull
+#define NOT_INITIALIZED 3
 #define NOT_READY 600
 #define CONTEXT_GONE 709
 #define IMPLICIT 906
@@ -156,8 +157,9 @@ static void safe(const char *who)
 
 API int cuCtxGetCurrent(void **out)
 {
+    enter(FAKE_OTHER);
     *out = depth ? stack[depth - 1] : NULL;
-    return 0;
+    return leave(n_contexts ? 0 : NOT_INITIALIZED);
 }
 
 API int cuCtxPushCurrent_v2(void *context)
@@ -225,10 +227,13 @@ API int cuStreamQuery(void *stream)
 
 API int cuThreadExchangeStreamCaptureMode(int *in_out)
 {
+    enter(FAKE_OTHER);
+    if (!n_contexts)
+        return leave(NOT_INITIALIZED);
     int was = mode;
     mode = *in_out;
     *in_out = was;
-    return 0;
+    return leave(0);
 }
 
 API int cuEventCreate(void **out, unsigned flags)

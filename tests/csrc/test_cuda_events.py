@@ -210,8 +210,11 @@ def test_an_exit_with_spans_under_way(how: str, left: int, program: Path, clean_
     assert rows(read(clean_env)) == [("all_reduce", 40, -1)] * left
 
 
-def test_many_threads(program: Path, clean_env: Env) -> None:
-    run(program, "threads", clean_env, FAKE_CUDA_REAL="1", GHT_RING_SLOTS="65536")
+@pytest.mark.parametrize("pause", [False, True])
+def test_many_threads(pause: bool, program: Path, clean_env: Env) -> None:
+    with ControlPage.create(make_job_dir("t", Path(clean_env["GHT_DIR"]))) as page:
+        page.set_profiling(True, 600.0)
+    run(program, "threads", clean_env, pause=pause, FAKE_CUDA_REAL="1", GHT_RING_SLOTS="65536")
     records = read(clean_env)
     execs = records[records["flags"] & FLAG_EXEC != 0]
     assert np.sum(records["flags"] & FLAG_EXEC == 0) == 6 * 400 * 2
