@@ -3,8 +3,8 @@
 
 The seed differs from those that the detector was tuned on (20261129 in detector_table.py, and 4242, of which series
 that went wrong were looked at), and the series are of other kinds than populations.py has, but for the part
-`published`, which measures those kinds on this seed. The part
-`public` reads measurements that were all looked at while the detector was made; none of them is held out.
+`published`, which measures those kinds on this seed. The part `public` reads measurements that were all looked at while
+the detector was made; none of them is held out.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Sizes:
     series: int = 500
     quiet: int = 10_000
     replicates: int = 5
-    seed: int = 4242
+    seed: int = 9001
     jobs: int = 2
     figures: Path = field(default_factory=Path)
 
