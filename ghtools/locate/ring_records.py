@@ -201,5 +201,7 @@ def _sound(told: Told, seen: Sequence[Exchanged]) -> Finding:
     )
     if cleared:
         text += f"; {_listed(cleared)} slow among the others but not alone"
+    if rest := len([link for link in told.judged.slow if link not in told.results]):
+        text += f", and {rest} less slow ones were not tested alone"
     rows = {"tested": evidence(told.results, told.judged.shares)} if told.results else {}
     return _finding(told, "link", [], "cleared", 0.0, text, **rows)

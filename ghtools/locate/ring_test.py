@@ -59,7 +59,6 @@ class RingTest:
         sound = controls(judged, types, kind)
         look_slow = [link for link in judged.slow if types[link] == kind and link not in sound]
         suspects = look_slow[: self._plan.most]
-        untold += look_slow[self._plan.most :]
         if not suspects:
             return
         self._say(
@@ -77,7 +76,8 @@ class RingTest:
         untold += [link for link in suspects if link not in made]
         slow = [link for link in suspects if link in made and made[link].slow]
         if not slow:
-            return
+            return  # and those that were less slow in their pass are no worse alone
+        untold += look_slow[self._plan.most :]
         ranks = sorted({rank for link in judged.sound if types[link] == kind for rank in link})
         second = [link for link in second_pairs(slow, types, ranks) if self._type(link) == kind]
         if not second:
