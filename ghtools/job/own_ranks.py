@@ -22,6 +22,7 @@ from ghtools.stream.errors import GhError
 
 MAX_OWN = 512
 START_S = 60.0
+END_S = 0.5
 LOOK_S = 0.2  # between looks at a wish to stop
 MAX_LINE = 1 << 16
 
@@ -96,9 +97,11 @@ class OwnRanks:
         for line in self._lines.values():
             line.close()
         if self._main is not None:
-            with suppress(ProcessLookupError):
+            try:
+                self._main.wait(END_S)  # the ranks end with their sockets, unless a task keeps them
+            except subprocess.TimeoutExpired:
                 os.killpg(self._main.pid, signal.SIGKILL)  # its own session, with the ranks in it
-            self._main.wait()
+                self._main.wait()
 
     def run(self, tasks: Mapping[int, Task], timeout_s: float) -> dict[int, TaskResult]:
         """As Held.run. ValueError for a rank that is none of ours."""
