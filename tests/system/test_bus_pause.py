@@ -20,11 +20,10 @@ from ghtools.locate.bus_pause import stopped_over_bus
 from ghtools.stream.bus_link import BusUrl, bus_url
 from tests.bed.host import Hosts, unable
 from tests.bed.redis_server import RedisServer
-from tests.conftest import ROOT
+from tests.conftest import BIN, ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
-Env = dict[str, str]
-STEPS = 400
+STEPS = 100_000  # it is ended
 WORK = Task(GEMM, (128, 1, 1, 50_000_000, 0))
 
 
@@ -43,11 +42,15 @@ class Bed:
         return self.steps.read_text().count("\n") if self.steps.exists() else 0
 
 
-@pytest.fixture
-def bed(clean_env: Env, tmp_path: Path) -> Iterator[Bed]:
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """One job for all tests of this file; the last one takes a part of it down."""
     pytest.importorskip("torch", reason="torch is not installed")
     if why := unable():
         pytest.skip(why)
+    tmp_path = tmp_path_factory.mktemp("bed")
+    clean_env = {key: value for key, value in os.environ.items() if not key.startswith(("GHT_", "LD_PRELOAD"))}
+    clean_env["PATH"] = f"{BIN}:{clean_env['PATH']}"
     socket = f"/tmp/ght-test-{os.getpid()}.sock"  # namespaces share files, so Redis needs no network
     with ExitStack() as stack:
         redis = RedisServer(tmp_path, options=("--unixsocket", socket))
@@ -102,17 +105,6 @@ def test_ranks_of_all_hosts_stand_at_one_boundary_and_go_on(bed: Bed) -> None:
             time.sleep(0.05)
 
 
-def test_the_death_of_a_hosts_tracer_ends_the_test_and_its_ranks_go_on_within_the_lease(bed: Bed) -> None:
-    with pytest.raises(CouldNotTell), stopped_over_bus(bed.url, "two", print) as held:
-        at = bed.step()
-        bed.served[1].kill()
-        held.run(dict.fromkeys(range(4), WORK), 2.0)
-    deadline = time.monotonic() + 30
-    while bed.step() < at + 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_without_redis_the_job_goes_on_within_the_lease(bed: Bed) -> None:
     with pytest.raises(CouldNotTell), stopped_over_bus(bed.url, "two", print) as held:
         at = bed.step()
@@ -123,3 +115,14 @@ def test_without_redis_the_job_goes_on_within_the_lease(bed: Bed) -> None:
             time.sleep(0.1)
         bed.redis.start()
         held.run(dict.fromkeys(range(4), WORK), 5.0)
+
+
+def test_the_death_of_a_hosts_tracer_ends_the_test_and_its_ranks_go_on_within_the_lease(bed: Bed) -> None:
+    with pytest.raises(CouldNotTell), stopped_over_bus(bed.url, "two", print) as held:
+        at = bed.step()
+        bed.served[1].kill()
+        held.run(dict.fromkeys(range(4), WORK), 2.0)
+    deadline = time.monotonic() + 30
+    while bed.step() < at + 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
