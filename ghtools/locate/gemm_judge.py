@@ -3,7 +3,7 @@
 
 A device is compared with the median of the other devices of its kind (three in all are needed: of two, one cannot say
 which is slow) and with its own history. It is slow if it takes over 1.1 times as long and that is over three standard
-errors, which come from the spread of its repeats and of the reference.
+errors of the difference of the rates, which come from the spread of its repeats and of the reference.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Compared:
     measured: Measured
     reference: Reference
     ratio: float  # how many times slower
-    error: float  # its standard error
+    error: float  # standard error of the difference of the two rates
     verdict: str
 
 
@@ -96,9 +96,10 @@ def past_of(one: Measured, history: Mapping[Key, Past]) -> Reference | None:
 def compare(one: Measured, reference: Reference) -> Compared:
     """One device against one reference. It must have two repeats, so that there is a spread."""
     ratio = reference.rate / one.rate
-    own = MEDIAN_ERROR * stdev(one.rates) / sqrt(len(one.rates)) / one.rate
-    error = ratio * hypot(own, reference.error)
-    significant = ratio - 1 > ERRORS * error
+    own = MEDIAN_ERROR * stdev(one.rates) / sqrt(len(one.rates))
+    error = hypot(own, reference.error * reference.rate)
+    # The rates are compared, not the ratio: what is very slow is very uneven as well, a quotient would hide it.
+    significant = reference.rate - one.rate > ERRORS * error
     verdict = "fine" if ratio <= SLOW_RATIO else "slow" if significant else "unclear"
     return Compared(one, reference, ratio, error, verdict)
 
@@ -230,7 +231,7 @@ def _evidence(one: Compared) -> dict[str, Any]:
         "against": one.reference.name,
         "of": one.reference.count,
         "ratio": round(one.ratio, 4),
-        "error": round(one.error, 4),
+        "error": one.error / per,
         "verdict": one.verdict,
         "rate": one.measured.rate / per,
         "reference_rate": one.reference.rate / per,

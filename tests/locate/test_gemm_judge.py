@@ -95,6 +95,17 @@ def test_all_throttled_alike_are_told_so() -> None:
     assert judge(ranks[:1], {}, 0)[0].text.endswith("was throttled 80 % of the time")
 
 
+def test_very_slow_and_very_uneven_is_slow() -> None:
+    """Rates under a hog, as measured on this project's machine."""
+    rates = ([0.37, 1.49, 1.42], [4.35, 4.09, 4.36], [4.76, 4.27, 3.66], [4.60, 4.44, 7.30])
+    ranks = [
+        replace(one(rank, 1), repeats=tuple(Repeat(0, 10**9, 10**9, int(rate * 1e9)) for rate in some))
+        for rank, some in enumerate(rates)
+    ]
+    finding = judge(ranks, {}, 0)[0]
+    assert finding.ranks == [0] and finding.verdict == "confirmed"
+
+
 def test_ranks_that_differ_widely_blame_nobody() -> None:
     rates = [100, 60, 140, 80, 120, 90]
     assert not [

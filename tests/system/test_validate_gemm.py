@@ -55,6 +55,19 @@ def test_a_cpu_quota_is_confirmed_with_its_ratio() -> None:
     assert all(one.quota != mine.quota for one in measured if one.rank != 2)
 
 
+# Where the system gives each session its own share (autogroup), it is the session that needs precedence.
+HOG = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.nice(-15)
+if os.path.exists("/proc/self/autogroup"):
+    open("/proc/self/autogroup", "w").write("-15")
+print("up", flush=True)
+while True:
+    pass
+"""
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_hog_on_its_cpu_is_seen_as_contention() -> None:
     """Rank 0 shares a CPU with two hogs; the three others have another CPU.
@@ -66,20 +79,24 @@ def test_a_hog_on_its_cpu_is_seen_as_contention() -> None:
     with Alone(range(4)) as held:
         for rank, pid in held.pids.items():
             os.sched_setaffinity(pid, {first if rank == 0 else second})
-        code = (
-            f"import os\nos.sched_setaffinity(0, {{{first}}})\nos.nice(-15)\nprint('up', flush=True)\nwhile True: pass"
-        )
-        hogs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+        hogs = [
+            subprocess.Popen([sys.executable, "-c", HOG, str(first)], stdout=subprocess.PIPE, start_new_session=True)
+            for _ in range(2)
+        ]
         try:
             if not all(hog.stdout and hog.stdout.readline() for hog in hogs):
                 pytest.skip("no right to give the hogs precedence")
-            measured = measure(held, held.ranks, GEMM_ONLY)
+            for _ in range(5):  # other load may come and go: "could not tell" is right then, a wrong name never
+                measured = measure(held, held.ranks, GEMM_ONLY)
+                finding = judge(measured, {}, 0)[0]
+                assert finding.verdict != "confirmed" or finding.ranks == [0], [one.rates for one in measured]
+                if finding.verdict == "confirmed":
+                    break
         finally:
             for hog in hogs:
                 hog.kill()
                 hog.communicate()
-    finding = judge(measured, {}, 0)[0]
-    assert finding.verdict == "confirmed" and finding.ranks == [0], [one.rates for one in measured]
+    assert finding.verdict == "confirmed", [one.rates for one in measured]
     assert finding.evidence["why"] == "contended" and "involuntary switches" in finding.text
 
 
