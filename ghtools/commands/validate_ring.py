@@ -120,7 +120,7 @@ def main(
     host (or, with --backend, those of torchrun, srun or mpirun); with it, those of a running job, which stands still
     meanwhile and goes on in every case. A table is on stderr, records are on stdout.
     """
-    from ghtools.job.own_ranks import OwnRanks
+    from ghtools.job.alone import Alone
     from ghtools.job.rank_list import parse_ranks
     from ghtools.locate.ring_fabric import MAX_SIZES, Plan
     from ghtools.locate.ring_out import job_of
@@ -184,7 +184,7 @@ def main(
                 return Exit.OK  # rank 0 writes
             held = stack.enter_context(together)
         elif chosen:
-            held = own = stack.enter_context(OwnRanks(chosen, lambda: stop.requested))
+            held = own = stack.enter_context(Alone(chosen, strict=True, stopping=lambda: stop.requested))
             if verbose:
                 say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in sorted(own.pids.items())))
         else:

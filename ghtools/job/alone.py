@@ -5,113 +5,164 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
+from typing import Any
 
-from ghtools.job import worker
 from ghtools.job.pause import CouldNotTell
 from ghtools.job.task import Task, TaskResult, unpack_result
 from ghtools.stream.errors import GhError
 
-READY_S = 60.0
-MAX_PROCESSES = 256
+MAX_PROCESSES = 512
+START_S = 60.0
+END_S = 0.5
+LOOK_S = 0.2  # between looks at a wish to stop
 MAX_LINE = 1 << 16
-END_S = 2.0
 
 
 class Alone:
-    """One process a rank, started at once; a context manager that ends them."""
+    """One process a rank; a context manager that starts and ends them.
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    One process is started, which forks one a rank: sixteen take 0.3 s, as many interpreters 5 s (2 CPUs). They end with
+    this one, however that ends. A rank that dies gives no result, or with `strict` ends the test (CouldNotTell);
+    `stopping` is asked while results are awaited, and ends it too. GhError for over 512 ranks.
+    """
+
+    def __init__(
+        self, ranks: Sequence[int], strict: bool = False, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         if len(ranks) > MAX_PROCESSES:
             raise GhError(f"cannot start {len(ranks)} processes", f"the most is {MAX_PROCESSES}", "fewer ranks")
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._unread: dict[int, bytes] = {}
-        try:
-            for rank in ranks:
-                self._processes[rank] = subprocess.Popen(
-                    [sys.executable, "-m", "ghtools.job.worker"],
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                )
-            ready = self._lines(set(self._processes), READY_S)
-            if missing := sorted(set(self._processes) - set(ready)):
-                raise CouldNotTell("the test could not begin", f"the process of rank {missing[0]} did not start")
-        except BaseException:
-            self.close()
-            raise
+        self._ranks, self._strict, self._stopping = sorted(ranks), strict, stopping
+        self._lines: dict[int, _Lines] = {}
+        self._main: subprocess.Popen[bytes] | None = None
+        self._pids: dict[int, int] = {}
+        self._number = 0
 
     @property
     def ranks(self) -> list[int]:
-        return sorted(self._processes)
+        """The ranks, ascending."""
+        return list(self._ranks)
 
     @property
-    def hosts(self) -> dict[int, str]:
-        return dict.fromkeys(self._processes, socket.gethostname())
+    def hosts(self) -> Mapping[int, str]:
+        """This host, for each."""
+        return dict.fromkeys(self._ranks, socket.gethostname())
 
     @property
-    def pids(self) -> dict[int, int]:
-        return {rank: process.pid for rank, process in self._processes.items()}
-
-    def run(self, tasks: Mapping[int, Task], timeout_s: float) -> dict[int, TaskResult]:
-        """As Held.run; a process that has died gives no result."""
-        for rank, task in tasks.items():
-            pipe = self._processes[rank].stdin
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # it has died: no answer will come
-                pipe.write(worker.request(task, timeout_s))
-        results = {}
-        for rank, line in self._lines(set(tasks), timeout_s + 1).items():  # a task gives up by itself, and says so
-            item = json.loads(line)
-            said = item["said"].encode()
-            results[rank] = unpack_result(item["status"], len(item["values"]), item["values"], said)
-        return results
-
-    def _lines(self, ranks: set[int], timeout_s: float) -> dict[int, bytes]:
-        """One line of each process, as far as they come in time."""
-        deadline, lines = time.monotonic() + timeout_s, {}
-        fds = {}
-        for rank in ranks:
-            pipe = self._processes[rank].stdout
-            assert pipe is not None
-            fds[pipe.fileno()] = rank
-        while fds and (left := deadline - time.monotonic()) > 0:
-            for fd in select.select(list(fds), [], [], left)[0]:
-                rank = fds[fd]
-                data = os.read(fd, MAX_LINE)
-                text = self._unread.pop(rank, b"") + data
-                if b"\n" in text:
-                    lines[rank], self._unread[rank] = text.split(b"\n", 1)
-                if not data or b"\n" in text:
-                    del fds[fd]
-                else:
-                    self._unread[rank] = text
-        return lines
-
-    def close(self) -> None:
-        """End the processes: they go when their input ends, and are killed if they do not."""
-        for process in self._processes.values():
-            assert process.stdin is not None
-            process.stdin.close()
-        deadline = time.monotonic() + END_S
-        for process in self._processes.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+    def pids(self) -> Mapping[int, int]:
+        """Process ids."""
+        return dict(self._pids)
 
     def __enter__(self) -> Alone:
+        theirs: list[socket.socket] = []
+        try:
+            for rank in self._ranks:
+                mine, other = socket.socketpair()
+                self._lines[rank] = _Lines(mine)
+                theirs.append(other)
+            words = [f"{rank}:{other.fileno()}" for rank, other in zip(self._ranks, theirs, strict=True)]
+            self._main = subprocess.Popen(
+                [sys.executable, "-m", "ghtools.job.alone_ranks", *words],
+                pass_fds=[other.fileno() for other in theirs],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                # Threads of a numerics library would be lost in the forks.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            )
+            for other in theirs:
+                other.close()
+            found = self._gather(set(self._ranks), 0, time.monotonic() + START_S)
+            if missing := sorted(set(self._ranks) - set(found)):
+                raise CouldNotTell("the test could not begin", f"the process of rank {missing[0]} did not start")
+            self._pids = {rank: answer["pid"] for rank, answer in found.items()}
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        finally:
+            for other in theirs:
+                other.close()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for line in self._lines.values():
+            line.close()
+        if self._main is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._main.wait(END_S)  # the ranks end with their sockets, unless a task keeps them
+            if self._main.poll() is None:
+                for pid in self._pids.values():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                with suppress(subprocess.TimeoutExpired):
+                    self._main.wait(END_S)  # it waits for them, so that none is left as a zombie
+            if self._main.poll() is None:
+                os.killpg(self._main.pid, signal.SIGKILL)  # its own session
+                self._main.wait()
+
+    def run(self, tasks: Mapping[int, Task], timeout_s: float) -> dict[int, TaskResult]:
+        """As Held.run. ValueError for a rank that is none of ours."""
+        if strange := sorted(set(tasks) - set(self._ranks)):
+            raise ValueError(f"ranks {strange} are not held")
+        self._number += 1
+        for rank, task in tasks.items():
+            words = [self._number, task.kind, list(task.args), task.text, timeout_s]
+            with suppress(OSError):  # it has gone, which reading tells
+                self._lines[rank].socket.sendall(json.dumps(words).encode() + b"\n")
+        found = self._gather(set(tasks), self._number, time.monotonic() + timeout_s + LOOK_S)
+        return {
+            rank: unpack_result(item["status"], len(item["values"]), item["values"], item["said"].encode())
+            for rank, item in found.items()
+        }
+
+    def _gather(self, wanted: set[int], number: int, deadline: float) -> dict[int, Any]:
+        """Answers with this number; fewer than wanted after the deadline, or if ranks have gone."""
+        found: dict[int, Any] = {}
+        with selectors.DefaultSelector() as ready:
+            for rank in wanted:
+                ready.register(self._lines[rank].socket, selectors.EVENT_READ, rank)
+            while wanted - found.keys() and (left := deadline - time.monotonic()) > 0:
+                if self._stopping():
+                    raise CouldNotTell("the test was broken off", "a signal asked for it")
+                for key, _ in ready.select(min(left, LOOK_S)):
+                    rank = key.data
+                    answers = self._lines[rank].read()
+                    if answers is None:
+                        if self._strict:
+                            raise CouldNotTell("the test was broken off", f"rank {rank} has gone")
+                        ready.unregister(key.fileobj)
+                        wanted = wanted - {rank}
+                        continue
+                    for answer in answers:
+                        if answer["number"] == number:
+                            found[rank] = answer
+        return found
+
+
+class _Lines:
+    """JSON lines from a socket."""
+
+    def __init__(self, one: socket.socket) -> None:
+        self.socket = one
+        self._rest = b""
+
+    def read(self) -> list[Any] | None:
+        """Lines that have come, None at the end."""
+        with suppress(ConnectionResetError):
+            if data := self.socket.recv(MAX_LINE):
+                *whole, self._rest = (self._rest + data).split(b"\n")
+                return [json.loads(line) for line in whole]
+        return None
+
+    def close(self) -> None:
+        self.socket.close()

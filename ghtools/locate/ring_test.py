@@ -20,6 +20,7 @@ from .ring_records import Told, findings, link_records
 from .ring_table import lines
 
 MAX_REPEATS = 32  # of an exchange alone
+SMALLEST = 1 << 20  # bytes of a transfer alone; less tells of latency
 
 
 class RingTest:
@@ -67,7 +68,8 @@ class RingTest:
             + f"alone, in {self._plan.rounds} rounds, beside {len(sound)} that do not"
         )
         rounds: dict[Link, list[Exchanged]] = {}
-        yield from self._rounds([*suspects, *sound], "alone", rounds)
+        plan = self._alone_plan(kind, suspects)
+        yield from self._rounds([*suspects, *sound], "alone", plan, rounds)
         made = alone(rounds, sound)
         if made is None:
             untold += suspects
@@ -84,13 +86,14 @@ class RingTest:
             return
         self._say(f"both ends of {len(slow)} slow links with other partners: {len(second)} pairs")
         again: dict[Link, list[Exchanged]] = {}
-        yield from self._rounds([*second, *sound], "second pairing", again)
+        yield from self._rounds([*second, *sound], "second pairing", plan, again)
         for link, one in (alone(again, sound) or {}).items():
             results.setdefault(link, one)
 
-    def _rounds(self, links: Sequence[Link], phase: str, made: dict[Link, list[Exchanged]]) -> Iterator[Record]:
+    def _rounds(
+        self, links: Sequence[Link], phase: str, plan: Plan, made: dict[Link, list[Exchanged]]
+    ) -> Iterator[Record]:
         """Each link alone, in turn, several times over."""
-        plan = replace(self._plan, repeats=self._repeats(), soft_s=min(self._plan.soft_s, 4 * self._plan.alone_s))
         for _ in range(plan.rounds):
             for link in links:
                 for one in self._fabric.exchange([link], plan):
@@ -98,13 +101,21 @@ class RingTest:
                     yield from link_records(one, self._fabric, plan, self._step, phase)
         self._step += 1
 
-    def _repeats(self) -> int:
-        """So many that an exchange alone takes `alone_s` at the speed that most links had."""
-        speeds = [float(np.nanmedian(one.gbps)) for one in self.seen if one.ok]
-        once_s = sum(self._plan.sizes) / (float(np.median(speeds)) * 1e9) if speeds else 1.0
-        room = (VALUES - FIRST) // len(self._plan.sizes)
-        # Alone, a link is some times faster than among others on a host with few CPUs.
-        return min(max(1, math.ceil(self._plan.alone_s / once_s)), MAX_REPEATS, room)
+    def _alone_plan(self, kind: str, suspects: Sequence[Link]) -> Plan:
+        """Sizes that the slowest suspect can move in about `alone_s`, and so many repeats that the others take as long.
+
+        All links are tested with the same sizes. Among others on a host with few CPUs a link is some times slower than
+        alone, so that this is more than enough.
+        """
+        plan = self._plan
+        speeds = {one.pair: float(np.nanmedian(one.slower)) for one in self.seen if one.ok and one.type == kind}
+        slowest = min(speeds[link] for link in suspects)
+        most = max(SMALLEST, int(2 * plan.alone_s * slowest * 1e9))
+        sizes = tuple(size for size in plan.sizes if size <= most) or (most,)
+        usual = float(np.median(list(speeds.values())))
+        repeats = math.ceil(plan.alone_s * usual * 1e9 / sum(sizes))
+        repeats = min(max(1, repeats), MAX_REPEATS, (VALUES - FIRST) // len(sizes))
+        return replace(plan, sizes=sizes, repeats=repeats, soft_s=min(plan.soft_s, 4 * plan.alone_s))
 
     def _type(self, link: Link) -> str:
         return self._fabric.type_of(link)

@@ -37,7 +37,7 @@ def run(*words: str, data: bytes = b"", **env: str) -> subprocess.CompletedProce
         (["--ranks", "0-3", "--sizes", ",".join(str(n) for n in range(1, 40))], 2, "at most"),
         (["--ranks", "3-0"], 2, "runs backwards"),
         (["--ranks", "0"], 2, "1 rank has none"),
-        (["--ranks", "0-999"], 2, "cannot start 1000 ranks"),
+        (["--ranks", "0-999"], 2, "cannot start 1000 processes"),
         (["--ranks", "0-3", "--interface", "nosuch0"], 2, "cannot use nosuch0"),
         (["--ranks", "0-3", "--interface", "=x"], 2, "cannot read the interface"),
         (["--ranks", "0-3", "--graph", "/nosuch"], 3, "cannot read /nosuch"),

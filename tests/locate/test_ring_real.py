@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ghtools.job.own_ranks import OwnRanks
+from ghtools.job.alone import Alone
 from ghtools.job.pause import CouldNotTell
 from ghtools.job.task import EXCHANGE, LISTEN, Task, TaskResult
 from ghtools.locate.ring_fabric import Plan, TaskFabric, exchanged
@@ -21,19 +21,19 @@ PLAN = Plan(sizes=(1 << 18, 1 << 20), repeats=2)
 
 
 @pytest.fixture(scope="module")
-def held() -> Iterator[OwnRanks]:
-    with OwnRanks([0, 1, 2, 7]) as made:
+def held() -> Iterator[Alone]:
+    with Alone([0, 1, 2, 7]) as made:
         yield made
 
 
-def test_they_are_processes_of_their_own(held: OwnRanks) -> None:
+def test_they_are_processes_of_their_own(held: Alone) -> None:
     assert held.ranks == [0, 1, 2, 7]
     pids = set(held.pids.values())
     assert len(pids) == 4 and os.getpid() not in pids
     assert all(os.getpgid(pid) != os.getpgid(0) for pid in pids)
 
 
-def test_exchange(held: OwnRanks) -> None:
+def test_exchange(held: Alone) -> None:
     fabric = TaskFabric(held, held.ranks, "lo")
     assert {end.interface for end in fabric.ends.values()} == {"lo"}
     made = fabric.exchange([(0, 1), (2, 7)], PLAN)
@@ -47,18 +47,18 @@ def test_exchange(held: OwnRanks) -> None:
     fabric.close()
 
 
-def test_a_host_without_the_interface(held: OwnRanks) -> None:
+def test_a_host_without_the_interface(held: Alone) -> None:
     with pytest.raises(GhError, match="cannot use nosuch0"):
         TaskFabric(held, held.ranks, "nosuch0")
     assert TaskFabric(held, [0, 1], {"elsewhere": "nosuch0"}).ends.keys() == {0, 1}
 
 
-def test_a_rank_that_is_not_held(held: OwnRanks) -> None:
+def test_a_rank_that_is_not_held(held: Alone) -> None:
     with pytest.raises(ValueError, match="not held"):
         held.run({5: Task(LISTEN)}, 1)
 
 
-def test_a_partner_that_does_not_come_is_no_result(held: OwnRanks) -> None:
+def test_a_partner_that_does_not_come_is_no_result(held: Alone) -> None:
     fabric = TaskFabric(held, held.ranks, "lo")
     results = held.run({0: Task(EXCHANGE, (0, 1, 2, 4, 1, 0, 100, 100, 1, 1000))}, 5)
     one = exchanged((0, 1), "loopback", results.get(0), None, (1000,), 1, 0)
@@ -84,7 +84,7 @@ def test_absurd_times_are_no_results() -> None:
 
 
 def test_a_rank_that_dies_is_said_and_the_others_end() -> None:
-    with OwnRanks([0, 1, 2]) as held:
+    with Alone([0, 1, 2], strict=True) as held:
         pids = dict(held.pids)
         fabric = TaskFabric(held, held.ranks, "lo")
         os.kill(pids[1], signal.SIGKILL)
@@ -106,5 +106,5 @@ def alive(pid: int) -> bool:
 
 
 def test_too_many() -> None:
-    with pytest.raises(GhError, match="cannot start 513 ranks"):
-        OwnRanks(range(513))
+    with pytest.raises(GhError, match="cannot start 513 processes"):
+        Alone(range(513))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that OwnRanks starts: `python -m ghtools.job.own_ranks_main RANK:FD ...`, one fork a rank.
+"""The process that Alone starts: `python -m ghtools.job.alone_ranks RANK:FD ...`, one fork a rank.
 
 Each fork reads tasks as JSON lines from its socket and answers with their results, until the socket is closed.
 """
@@ -37,6 +37,7 @@ def end_with_parent() -> None:
 def main(words: list[str]) -> None:
     """Fork a process for each RANK:FD and wait for them."""
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command that started this one
     places = [tuple(int(part) for part in word.split(":")) for word in words]
     children = []
     for _, fd in places:
