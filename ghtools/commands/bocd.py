@@ -39,7 +39,8 @@ noise takes more iterations. What lasts less than three iterations is never an e
 
 The level learnt first is taken for the healthy one: a job that was slow from its first iteration on is not seen to be.
 Times of iterations in phase outlier, gap, warmup and restart are not used. A loss of less than --min-change-pct is
-reported, late, as drift when it lasts.
+reported, late, as drift when it lasts. A job that starts slow, gets faster and is as slow again within its first 100
+iterations is confirmed after some 20 iterations: its times may have two modes.
 
 `--state` is refused when it was made with other options.
 """,

@@ -412,7 +412,8 @@ class Watch(Levels):
 
     def _tell(self, what: str, pending: Pending, found: Judgement) -> None:
         if self._explain is not None:
+            who = f"rank {self.rank}" if self.rank >= 0 else "job"
             self._explain(
-                f"rank {self.rank}: {what} at iteration {self.series.news.index}: change at iteration "
+                f"{who}: {what} at iteration {self.series.news.index}: change at iteration "
                 f"{self.series.index_at(pending.at)}, probability {pending.probability:.3f}, {found.text()}"
             )

@@ -100,8 +100,10 @@ def test_a_single_rank_is_the_job() -> None:
 
 
 def test_a_log_without_ranks_speaks_for_the_job_only() -> None:
-    detector = Detector()
+    said: list[str] = []
+    detector = Detector(explain=said.append)
     made = [c for c in detector.feed(iters(noisy(300, (120, 200, 1.5)), rank=-1)) if c.stage == "confirmed"]
+    assert said and all(line.startswith("job: ") for line in said)
     assert [(c.level, c.rank, c.type) for c in made] == [("job", -1, "onset"), ("job", -1, "relief")]
     assert all(c.ranks == [] and "ranks" not in c.why for c in made)
 
