@@ -63,8 +63,7 @@ bench-detect: setup $(PEERS)/.ready ## the detector's studies, 10 to 15 minutes;
 # The other detectors have an interpreter of their own; where they cannot be installed the table of peers says so.
 $(PEERS)/.ready: tests/bench/peers.txt | setup
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install -q msgpack -r tests/bench/peers.txt || echo "peers could not be installed"
-	@touch $@
+	$(PEERS)/bin/pip install -q msgpack -r tests/bench/peers.txt && touch $@ || echo "not all peers could be installed"
 
 clean: ## remove what was built (.venv too)
 	rm -rf $(VENV) ghtools/_lib build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
