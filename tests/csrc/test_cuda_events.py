@@ -33,8 +33,9 @@ def build(folder: Path, flags: list[str], whole_shim: bool) -> Path:
     cuda = cc(folder / "libcuda.so.1", [HERE / "fakecuda.c"], "-Wl,-soname,libcuda.so.1", *flags)
     nccl = cc(folder / "libnccl.so.2", [HERE / "fakenccl.c"], "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2", *flags)
     extra = ["-DWHOLE_SHIM", "-rdynamic", *map(str, SHIM_SOURCES)] if whole_shim else []
+    sources = [HERE / f"cuda_{part}.c" for part in ("driver", "usual", "faults")]
     return cc(
-        folder / "cuda_driver", [HERE / "cuda_driver.c"], *extra, *flags, "-Wl,--no-as-needed", str(cuda), str(nccl),
+        folder / "cuda_driver", sources, *extra, *flags, "-Wl,--no-as-needed", str(cuda), str(nccl),
         f"-Wl,-rpath,{folder}",
     )  # fmt: skip
 
