@@ -204,11 +204,30 @@ class Consensus:
     def _declare(self, event: Event, change: Change) -> Iterator[Change]:
         if event.number or not self._most(event.onset):
             return
+        if (same := self._declared(event)) is not None:
+            for rank, onset in event.onset.items():
+                same.onset.setdefault(rank, onset)
+            self.events.remove(event)
+            yield from self._end(same, change)
+            return
         self.episodes += 1
         event.number = self.episodes
         votes = list(event.onset.values())
         yield self._sum(votes[0].type, "confirmed", votes, change, event.number)
         yield from self._end(event, change)
+
+    def _declared(self, event: Event) -> Event | None:
+        """The job's open episode that ranks of this event are in already, with the same episode of their own.
+
+        A slow time that grew in two steps can be placed at the first by some ranks and at the second by others.
+        """
+        for other in self.events:
+            if other is event or not other.number or other.over:
+                continue
+            for rank, onset in event.onset.items():
+                if rank in other.onset and other.onset[rank].episode == onset.episode:
+                    return other
+        return None
 
     def _relief(self, change: Change) -> Iterator[Change]:
         event = self._of(change)
@@ -239,7 +258,7 @@ class Consensus:
 
     def recheck(self) -> Iterator[Change]:
         """A rank has gone: what was short of a majority may have one now."""
-        for event in self.events:
+        for event in list(self.events):
             if event.onset and not event.number:
                 yield from self._declare(event, max(event.onset.values(), key=lambda c: c.said_t_ns))
             elif event.number and not event.over and event.relief:
