@@ -62,7 +62,7 @@ def test_the_slow_rank_of_a_real_job_is_named(clean_env: Env, tmp_path: Path) ->
     process = subprocess.Popen(command, env=clean_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_step(process, 80)
     pid = next(ring.pid for ring in rings_in(Path(clean_env["GHT_DIR"]) / "n") if ring.rank == 1)
-    with Throttle(pid, 0.05):
+    with Throttle(pid, 0.04):
         _, said = process.communicate(timeout=180)
     assert process.returncode == 0, said
     made = list(records(out))
@@ -100,7 +100,7 @@ def test_a_slow_rank_of_another_host_is_named(clean_env: Env, tmp_path: Path) ->
             )  # fmt: skip
         wait_for_step(hosts[0], 70)
         pid = next(ring.pid for ring in rings_in(tmp_path / "rings1" / "b") if ring.rank == 3)
-        with Throttle(pid, 0.05):
+        with Throttle(pid, 0.04):
             said = [host.communicate(timeout=200)[1] for host in hosts]
         assert [host.returncode for host in hosts] == [0, 0], said
         alerts = [r for r in records(outs[0]) if isinstance(r, Alert) and r.state == "named"]
