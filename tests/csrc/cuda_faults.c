@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FOR TESTS ONLY: what goes wrong, begins or ends while spans are under way. */
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,27 +95,86 @@ static int aborted(void)
     return 0;
 }
 
+static struct gh_control *control(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/t/control", getenv("GHT_DIR"));
+    int fd = open(path, O_RDWR);
+    void *page = mmap(NULL, sizeof(struct gh_control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (page == MAP_FAILED)
+        exit(24);
+    return page;
+}
+
+static void profile_until(struct gh_control *page, int64_t until)
+{
+    __atomic_store_n(&page->profile_until_ns, until, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&page->epoch, 1, __ATOMIC_RELAXED);
+}
+
 /* A profile is asked for between two calls of one group. */
 static int in_the_middle(void)
 {
-    char path[4096];
-    long before = fake_cuda_count(FAKE_FINISHED);
-    snprintf(path, sizeof path, "%s/t/control", getenv("GHT_DIR"));
-    int fd = open(path, O_RDWR);
-    struct gh_control *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct gh_control *page = control();
     int64_t until = page->profile_until_ns;
-    page->profile_until_ns = 0;
-    page->epoch++;
+    long before = fake_cuda_count(FAKE_FINISHED);
+    profile_until(page, 0);
     ncclGroupStart();
     reduce(10, comm, s);
-    page->profile_until_ns = until;
+    profile_until(page, until);
     reduce(20, comm, s);
     ncclGroupEnd();
     reduce(30, comm, s);
     move(100 * S);
     settle(before, 1);
-    close(fd);
     return 0;
+}
+
+/* The helper threads of this process; those that would take a signal of the program count ten. */
+static int helpers(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPROF, SIGALRM};
+    char path[512], line[256];
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *e; tasks && (e = readdir(tasks));) {
+        unsigned long long blocked = 0;
+        int mine = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
+        FILE *status = fopen(path, "r");
+        while (status && fgets(line, sizeof line, status)) {
+            mine |= !strcmp(line, "Name:\tght-cuda\n");
+            sscanf(line, "SigBlk: %llx", &blocked);
+        }
+        if (status)
+            fclose(status);
+        n += mine;
+        for (unsigned i = 0; mine && i < sizeof signals / sizeof *signals; i++)
+            n += blocked >> (signals[i] - 1) & 1 ? 0 : 10;
+    }
+    closedir(tasks);
+    return n;
+}
+
+/* Profile after profile: one helper, and no more events than at first. */
+static int storm(void)
+{
+    struct gh_control *page = control();
+    int64_t until = page->profile_until_ns;
+    for (int i = 0; i < 100; i++) {
+        profile_until(page, i % 2 ? until : 0);
+        for (int k = 0; k < 3; k++)
+            reduce(1, comm, s);
+        move(10 * S);
+        nap();
+    }
+    wait_for(FAKE_FINISHED, fake_cuda_count(FAKE_RECORDS) / 2);
+    long before = fake_cuda_count(FAKE_FINISHED);
+    reduce(10, comm, s);
+    move(100 * S);
+    settle(before, 1);
+    return fake_cuda_count(FAKE_EVENTS) == 513 && helpers() == 1 ? 0 : 25;
 }
 
 static int forked(void)
@@ -231,6 +293,7 @@ const struct scenario faults[] = {
     {"gone", gone, 0},
     {"abort", aborted, 0},
     {"middle", in_the_middle, 0},
+    {"storm", storm, 0},
     {"fork", forked, 0},
     {"lease", leased, 0},
     {"drain", drained, 1},

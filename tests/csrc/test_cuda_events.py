@@ -205,6 +205,11 @@ def test_a_lease_ends_by_itself_and_the_helper_sleeps(program: Path, clean_env: 
     assert 0 < timed < calls
 
 
+def test_profile_after_profile_leaves_one_thread_and_one_set_of_events(program: Path, clean_env: Env) -> None:
+    run(program, "storm", clean_env)
+    assert rows(read(clean_env)) == [("all_reduce", 40, 1)]
+
+
 @pytest.mark.parametrize(("how", "left"), [("exit", 10), ("quick", 0)])
 def test_an_exit_with_spans_under_way(how: str, left: int, program: Path, clean_env: Env) -> None:
     run(program, how, clean_env)
