@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -138,6 +139,11 @@ def main(
     plan = plan.for_job() if inside else plan
     say = Voice("gh-validate-ring", burst=1_000_000)
     tell = (lambda text: None) if quiet else say
+
+    def show(row: str) -> None:
+        if not quiet:
+            print(row, file=sys.stderr, flush=True)
+
     where = parse_where(interface)
     told = _graph(graph, len(chosen), tell)  # now, while no job stands still
 
@@ -147,7 +153,7 @@ def main(
 
         schedule, how = plan_links(sorted(fabric.ends), hosts, topology, told)
         tell(f"{len(schedule.links)} links of {len(fabric.ends)} ranks in {schedule.passes} passes: {how}")
-        return RingTest(fabric, schedule, plan, how, tell)
+        return RingTest(fabric, schedule, plan, how, tell, show)
 
     @contextmanager
     def over_tasks(held: Held) -> Iterator[RingTest]:

@@ -82,7 +82,7 @@ def findings(told: Told, seen: Sequence[Exchanged]) -> list[Finding]:
     if not made and told.judged.sound:
         made.append(_sound(told, seen))
     for finding in made:
-        finding.t_ns, finding.by = t_ns, f"{BY} by {told.fabric.by}"
+        finding.t_ns, finding.by = t_ns, f"{BY} over {told.fabric.by}"
         finding.evidence = {**finding.evidence, "links": told.how, "passes": told.passes}
     return made
 

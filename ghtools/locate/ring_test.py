@@ -24,10 +24,22 @@ SMALLEST = 1 << 20  # bytes of a transfer alone; less tells of latency
 
 
 class RingTest:
-    """One test of all links of a schedule. `run` yields its records; `code` then says how it ended."""
+    """One test of all links of a schedule. `run` yields its records; `code` then says how it ended.
 
-    def __init__(self, fabric: Fabric, schedule: Schedule, plan: Plan, how: str, say: Callable[[str], None]) -> None:
-        self._fabric, self._schedule, self._plan, self._how, self._say = fabric, schedule, plan, how, say
+    `say` hears sentences, `show` the rows of the table.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        schedule: Schedule,
+        plan: Plan,
+        how: str,
+        say: Callable[[str], None],
+        show: Callable[[str], None],
+    ) -> None:
+        self._fabric, self._schedule, self._plan, self._how = fabric, schedule, plan, how
+        self._say, self._show = say, show
         self._step = schedule.passes
         self.seen: list[Exchanged] = []
         self.code = Exit.UNKNOWN
@@ -42,7 +54,7 @@ class RingTest:
                 yield from link_records(one, fabric, plan, step, "pass")
         judged = first(self.seen)
         for line in lines(self.seen, fabric):
-            self._say(line)
+            self._show(line)
         results: dict[Link, Alone] = {}
         untold: list[Link] = []
         for kind in sorted({self._type(link) for link in judged.slow}):

@@ -81,6 +81,6 @@ def run_test(
     """The test over a simulation: itself, its findings, all records."""
     said: list[str] = []
     schedule, how = plan_links(range(sim.n), {r: e.host for r, e in sim.ends.items()}, topology)
-    test = RingTest(sim, schedule, plan or Plan(), how, said.append)
+    test = RingTest(sim, schedule, plan or Plan(), how, said.append, said.append)
     records = list(test.run())
     return test, [record for record in records if isinstance(record, Finding)], records
