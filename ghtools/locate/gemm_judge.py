@@ -21,20 +21,26 @@ from .measured import NAMES, UNITS, Key, Measured, Past, key_of
 
 SLOW_RATIO = 1.1
 ERRORS = 3.0
+SURE_ERRORS = 6.0  # what is slow by less is measured once more
 PEERS = 2  # others
 NOTED = 0.05  # of the time
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, normal
 MAD_SIGMA = 1.4826
+STDEV_MEDIAN = 0.83  # median of the standard deviation of three normal values, over the true one
 PEERS_WORD, PAST_WORD = "its peers", "its own history"
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a device is held against: a rate, its relative standard error, the CPU share and clock that went with it."""
+    """What a device is held against: a rate, its relative standard error, the CPU share and clock that went with it.
+
+    `noise` is the relative standard deviation of one repeat as all devices of the test have it, 0 if it is not known.
+    """
 
     name: str
     rate: float
     error: float
+    noise: float = 0.0
     share: float = -1.0
     waited: float = -1.0
     mhz: float = -1.0
@@ -51,12 +57,22 @@ class Compared:
     error: float  # standard error of the difference of the two rates
     verdict: str
 
+    @property
+    def doubtful(self) -> bool:
+        """Over 1.1 times slower, and the difference is no multiple of its error that rules out chance."""
+        difference = self.reference.rate - self.measured.rate
+        return self.verdict != "fine" and difference < SURE_ERRORS * self.error
 
-def _error_of(values: Sequence[float]) -> float:
-    """Relative standard error of the median of some devices' values; robust, since one of them may be the odd one."""
+
+def _sigma_of(values: Sequence[float]) -> float:
+    """Relative standard deviation of some devices' values; robust, since one of them may be the odd one."""
     centre = median(values)
-    deviation = MAD_SIGMA * median(abs(value - centre) for value in values)
-    return MEDIAN_ERROR * deviation / sqrt(len(values)) / centre
+    return MAD_SIGMA * median(abs(value - centre) for value in values) / centre
+
+
+def _noise_of(group: Sequence[Measured]) -> float:
+    """Relative standard deviation of a repeat in a group of devices: three repeats of one alone say little of it."""
+    return median(stdev(one.rates) / one.rate for one in group) / STDEV_MEDIAN
 
 
 def peers_of(one: Measured, all_: Sequence[Measured]) -> Reference | None:
@@ -71,11 +87,13 @@ def peers_of(one: Measured, all_: Sequence[Measured]) -> Reference | None:
     ]
     if len(others) < PEERS:
         return None
-    rates = [other.rate for other in others]
+    rates, noise = [other.rate for other in others], _noise_of([one, *others])
+    own_error = MEDIAN_ERROR * noise / sqrt(len(one.repeats))
     return Reference(
         PEERS_WORD,
         median(rates),
-        _error_of(rates),
+        MEDIAN_ERROR * max(_sigma_of(rates), own_error) / sqrt(len(rates)),
+        noise,
         median(other.share("cpu_ns") for other in others),
         median(other.waited for other in others),
         median(other.mhz for other in others),
@@ -88,15 +106,15 @@ def past_of(one: Measured, history: Mapping[Key, Past]) -> Reference | None:
     past = history.get(key_of(one))
     if past is None or not past.rates:
         return None
-    return Reference(
-        PAST_WORD, median(past.rates), _error_of(past.rates), median(past.shares), -1.0, -1.0, len(past.rates)
-    )
+    # A new run is one more of its kind: it may differ from their median by as much as they do among themselves.
+    error = _sigma_of(past.rates) * sqrt(1 + 1 / len(past.rates))
+    return Reference(PAST_WORD, median(past.rates), error, share=median(past.shares), count=len(past.rates))
 
 
 def compare(one: Measured, reference: Reference) -> Compared:
     """One device against one reference. It must have two repeats, so that there is a spread."""
     ratio = reference.rate / one.rate
-    own = MEDIAN_ERROR * stdev(one.rates) / sqrt(len(one.rates))
+    own = MEDIAN_ERROR * max(stdev(one.rates), reference.noise * one.rate) / sqrt(len(one.rates))
     error = hypot(own, reference.error * reference.rate)
     # The rates are compared, not the ratio: what is very slow is very uneven as well, a quotient would hide it.
     significant = reference.rate - one.rate > ERRORS * error
@@ -122,12 +140,12 @@ def judge(
 
 
 def unclear_tests(all_: Sequence[Measured], history: Mapping[Key, Past]) -> list[str]:
-    """The tests in which some device was slower, but within the spread: more repeats may tell."""
+    """The tests in which some device was slower within the spread, or not far out of it: more repeats may tell."""
     tests = set()
     for one in all_:
         if one.status == "ok":
             references = [made for made in (peers_of(one, all_), past_of(one, history)) if made]
-            if any(compare(one, reference).verdict == "unclear" for reference in references):
+            if any(compare(one, reference).doubtful for reference in references):
                 tests.add(one.test)
     return sorted(tests, reverse=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ghtools.locate.gemm_judge import judge, sound, unclear_tests
@@ -188,3 +189,28 @@ def test_what_could_not_tell_is_asked_once_more() -> None:
     assert both[2].rates == noisy.rates + one(2, 50).rates
     failed = Measured(1, "a", status="failed", why="x")
     assert pooled([failed], [one(1, 50)]) == [failed] and pooled([ranks[1]], [failed]) == [ranks[1]]
+
+
+def drawn(random: np.random.Generator, noise: float, fault: float) -> list[Measured]:
+    """Eight ranks whose repeats vary by `noise`; rank 1 is `fault` times slower."""
+    found = []
+    for rank in range(8):
+        rates = (100 / fault if rank == 1 else 100) * np.maximum(1 + noise * random.standard_normal(3), 0.1)
+        found.append(replace(one(rank, 1), repeats=tuple(Repeat(0, 10**9, 10**9, int(rate * 1e9)) for rate in rates)))
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize("fault", [1.0, 1.5, 3.0])
+def test_in_noise_the_right_one_is_named_or_none(noise: float, fault: float) -> None:
+    random = np.random.default_rng(int(1000 * noise + fault))
+    right = wrong = 0
+    for _ in range(40):
+        ranks = drawn(random, noise, fault)
+        if unclear_tests(ranks, {}):
+            ranks = pooled(ranks, drawn(random, noise, fault))
+        named = {f.ranks[0] for f in judge(ranks, {}, 0) if f.verdict == "confirmed"}
+        right += (1 in named) == (fault > 1)
+        wrong += bool(named - ({1} if fault > 1 else set()))
+    assert wrong <= 1
+    assert right >= 39 or (noise > 0.1 and fault == 1.5)
