@@ -18,7 +18,6 @@ typedef void *gh_cu_event;
 #define GH_CU_NOT_READY 600
 #define GH_CU_CAPTURE_NONE 0
 #define GH_CU_MODE_RELAXED 2
-#define GH_CU_NO_TIMING 2u
 #define GH_CU_LEGACY ((gh_cu_stream)1)
 #define GH_CU_PER_THREAD ((gh_cu_stream)2)
 
