@@ -41,6 +41,8 @@ class RingStage:
         try:
             for made in self._test(record):
                 if isinstance(made, Finding):
+                    if made.verdict == "cleared":  # all links are sound, so the suspect is
+                        made.what, made.ranks, made.hosts = record.what, record.ranks, record.hosts
                     self._count(made)
                 yield made
         except GhError as error:

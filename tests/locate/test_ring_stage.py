@@ -108,5 +108,7 @@ def test_a_test_that_fails_is_a_finding_and_the_stream_goes_on() -> None:
 
 def test_healthy_is_0() -> None:
     made = stage(Outcomes(), Clock())
-    list(made.feed(suspect()))
+    _, finding = made.feed(suspect("group"))
+    assert isinstance(finding, Finding)
+    assert (finding.verdict, finding.what, finding.ranks) == ("cleared", "group", [1, 2])
     assert made.code == Exit.OK
