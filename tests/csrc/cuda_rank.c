@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FOR TESTS ONLY: one rank of a training job on NCCL's ABI, with the streams of fakecuda.c on the host's clock
  * (FAKE_CUDA_REAL=1). The libraries talk to nobody, so the program itself has each collective last until the slowest
- * rank has come: `work` ms before each, LATE times as much on the late rank, and 1 ms of transfer.
- *   cuda_rank ITERATIONS WORK_MS LATE LATE_RANK */
+ * rank has come: `work` ms before each, LATE times as much on the late rank, and 1 ms of transfer, or so much that the
+ * device falls behind.   cuda_rank ITERATIONS WORK_MS LATE LATE_RANK [TRANSFER_MS] */
 
 #include <stdlib.h>
 #include <time.h>
@@ -31,6 +31,7 @@ int main(int argc, char **argv)
     int iterations = atoi(argv[1]), rank = atoi(getenv("RANK"));
     int64_t work = atoi(argv[2]) * MS, slowest = (int64_t)((double)work * atof(argv[3]));
     int64_t own = rank == atoi(argv[4]) ? slowest : work, at;
+    int64_t transfer = argc > 5 ? atoi(argv[5]) * MS : MS;
     gh_nccl_id id = {"job"};
     gh_nccl_comm comm;
     struct timespec t;
@@ -42,7 +43,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < iterations; i++)
         for (int k = 0; k < COLLECTIVES; k++) {
             wait_until(at + own);
-            fake_cuda_set(stream, FAKE_TAKES, slowest - own + MS);
+            fake_cuda_set(stream, FAKE_TAKES, slowest - own + transfer);
             ncclGroupStart();
             if (k + 1 < COLLECTIVES)
                 ncclAllGather(NULL, NULL, 1 << 16, 7, comm, stream);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From NCCL's calls on four ranks to the name of the late one: shim, ring, gh-trace, gh-profile.
+"""From NCCL's calls on four ranks to the name of the late one: shim, ring, gh-trace, gh-profile; and held in a pause.
 
 The libraries under the shim are the tests' own and talk to nobody, so the ranks themselves say how long each
 collective lasts. Everything above them is what a job with GPUs has.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,27 +18,39 @@ import pytest
 
 from ghtools.job.control import ControlPage
 from ghtools.job.native import SHIM
-from ghtools.job.paths import make_job_dir
+from ghtools.job.paths import JobDir, jobs, make_job_dir
+from ghtools.job.pause import CouldNotTell, pause
+from ghtools.job.ring import RingReader
 from ghtools.stream.framing import read_records
-from ghtools.stream.records import FLAG_DUR_INVALID, FLAG_EXEC, Calls, Suspect
+from ghtools.stream.records import FLAG_DUR_INVALID, FLAG_EXEC, FLAG_PAUSED, Calls, Suspect
 from tests.conftest import BIN
 from tests.csrc.build import HERE, cc
 
 ITERATIONS, COLLECTIVES, WORK_MS = 40, 4, 6
+Ranks = list[subprocess.Popen[bytes]]
+
+
+def start(folder: Path, env: dict[str, str], iterations: int, *more: str) -> Ranks:
+    """Four ranks of job `j`; `more`: how late rank 2 is, and ms of transfer."""
+    cuda = cc(folder / "libcuda.so.1", [HERE / "fakecuda.c"], "-Wl,-soname,libcuda.so.1")
+    nccl = cc(folder / "libnccl.so.2", [HERE / "fakenccl.c"], "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2")
+    program = cc(folder / "cuda_rank", [HERE / "cuda_rank.c"], str(cuda), str(nccl), f"-Wl,-rpath,{folder}")
+    command = [str(program), str(iterations), str(WORK_MS), more[0], "2", *more[1:]]
+    env = {**env, "GHT_JOB": "j", "WORLD_SIZE": "4", "FAKE_CUDA_REAL": "1", "LD_PRELOAD": str(SHIM)}
+    return [subprocess.Popen(command, env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(4)]
+
+
+def ended(ranks: Ranks) -> bool:
+    """All of them, and well."""
+    return [rank.wait(timeout=60) for rank in ranks] == [0] * 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("late", "named"), [(2.0, [2]), (1.0, [])])
 def test_the_late_rank_is_named(late: float, named: list[int], tmp_path: Path, clean_env: dict[str, str]) -> None:
-    cuda = cc(tmp_path / "libcuda.so.1", [HERE / "fakecuda.c"], "-Wl,-soname,libcuda.so.1")
-    nccl = cc(tmp_path / "libnccl.so.2", [HERE / "fakenccl.c"], "-DWITH_TWINS", "-Wl,-soname,libnccl.so.2")
-    program = cc(tmp_path / "cuda_rank", [HERE / "cuda_rank.c"], str(cuda), str(nccl), f"-Wl,-rpath,{tmp_path}")
     with ControlPage.create(make_job_dir("j", Path(clean_env["GHT_DIR"]))) as page:
         page.set_profiling(True, 600.0)
-    env = {**clean_env, "GHT_JOB": "j", "WORLD_SIZE": "4", "FAKE_CUDA_REAL": "1", "LD_PRELOAD": str(SHIM)}
-    command = [str(program), str(ITERATIONS), str(WORK_MS), str(late), "2"]
-    ranks = [subprocess.Popen(command, env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(4)]
-    assert [rank.wait(timeout=60) for rank in ranks] == [0] * 4
+    assert ended(start(tmp_path, clean_env, ITERATIONS, str(late)))
     calls = subprocess.run(
         [BIN / "gh-trace", "--job", "j", "--once", "-q"], env=clean_env, stdout=subprocess.PIPE, check=True
     ).stdout
@@ -53,3 +66,41 @@ def test_the_late_rank_is_named(late: float, named: list[int], tmp_path: Path, c
     attributed = [s for s in suspects if s.verdict == "attributed"]
     assert [s.ranks for s in attributed] == ([named] if named else [])
     assert all(s.what == "rank" and s.cause == "compute" for s in attributed)
+
+
+def boundary(env: dict[str, str]) -> tuple[JobDir, dict[int, int]]:
+    """The job once all its ranks make calls, and the first call of an iteration some way ahead."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = jobs(Path(env["GHT_DIR"]))
+        if found and len(found[0].rings) == 4:
+            made = []
+            for file in found[0].rings:
+                with RingReader(file.path) as ring:
+                    made.append(ring.live().calls)
+            if min(made) > 4 * COLLECTIVES:
+                return found[0], dict.fromkeys(range(4), (max(made) // COLLECTIVES + 8) * COLLECTIVES)
+        time.sleep(0.01)
+    raise AssertionError("the ranks did not begin")
+
+
+@pytest.mark.slow
+def test_ranks_are_held_with_their_streams_done(tmp_path: Path, clean_env: dict[str, str]) -> None:
+    ranks = start(tmp_path, clean_env, 80, "2.0")
+    job, stops = boundary(clean_env)
+    with pause(job, stops) as held:
+        assert held.ranks == [0, 1, 2, 3]
+    assert ended(ranks)
+    for file in job.rings:
+        with RingReader(file.path) as ring:
+            records, _ = ring.drain()
+        assert list(records["seq"][records["flags"] & FLAG_PAUSED != 0]) == [stops[file.rank]]
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_far_behind_is_not_said_to_be_done(tmp_path: Path, clean_env: dict[str, str]) -> None:
+    ranks = start(tmp_path, clean_env, 80, "1.0", "100")
+    job, stops = boundary(clean_env)
+    with pytest.raises(CouldNotTell, match="still had communication under way"), pause(job, stops, drain_s=0.2):
+        pass
+    assert ended(ranks)
