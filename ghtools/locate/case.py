@@ -59,6 +59,15 @@ class Case:
         self.iters = len(self.own.it)
         self.iter_ns = self.own.iter_ns
 
+    @property
+    def span_s(self) -> float:
+        """Seconds from the begin of the first iteration to the end of the last, on any one rank."""
+        t = self.window.ranks
+        if not len(t.it):
+            return 0.0
+        mine = t.rank == t.rank[0]
+        return float((t.t_ns[mine] + np.nan_to_num(t.dur[mine])).max() - t.t_ns[mine].min()) / 1e9
+
     def bear_out(self, late: Late) -> None:
         """What the groups of a rank say of it."""
         bear_out(late, self.window.members, self.iters, self.iter_ns, self.group_of, self.own, self.peers(late.rank))

@@ -25,6 +25,7 @@ from .transfers import EXPLAINS, slow_transfers
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
 SMALL, SMALL_LATE_SHARE = 0.10, 0.8  # where executions alone are known, overlap makes small differences look larger
 LASTING = 0.4  # without an onset: share of its median excess that each third of the window must show
+CPU_SPAN_S = 10.0  # and for so long where the CPU computes
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
@@ -84,8 +85,11 @@ def _rank(case: Case, late: Late) -> Suspect:
         doubts.append("nobody is seen waiting for it")
     elif late.last < (LATE_SHARE if late.excess >= SMALL else SMALL_LATE_SHARE):
         doubts.append(f"only {100 * late.last:.0f} % of the waiting in its groups is for it")
-    if case.onset is None and case.past is None and late.lasting < LASTING:
-        doubts.append("it comes and goes, as a busy host makes it")
+    if case.onset is None and case.past is None:
+        if late.lasting < LASTING:
+            doubts.append("it comes and goes, as a busy host makes it")
+        elif "gloo" in case.groups.backend and (span := case.span_s) < CPU_SPAN_S:
+            doubts.append(f"it was seen for {span:.0f} s only, and a busy host makes a rank late for seconds at a time")
     if not case.timed and (why := _spread_arrivals(case, late)):
         doubts.append(why)
     if case.onset is not None and late.excess < EXPLAINS * case.onset.loss:
@@ -225,9 +229,9 @@ def _pattern(case: Case, pattern: Pattern) -> Suspect:
                 evidence=evidence | {"ratio_to_before": grown},
             )  # fmt: skip
         return case.suspect("none", "unknown", "inconclusive", pattern.text, ratio=ratio, evidence=evidence)
-    if pattern.cause == "common" and not case.timed:
+    if pattern.cause == "common" and any(_blurred(case, rank) for rank in case.own.ranks.tolist()):
         text = (
-            f"all {len(case.own.ranks)} ranks take {ratio:.2f} times as long as before between their arrivals, alike: "
+            f"all {len(case.own.ranks)} ranks take {ratio:.2f} times as long as before between what is timed, alike: "
             "everybody's work or everybody's transfers; durations would tell"
         )
         return case.suspect("none", "unknown", "inconclusive", text, ratio=ratio, evidence=evidence)

@@ -27,7 +27,7 @@ from .profiler import Profiler
 
 AFTER_ONSET = (3, 4, 5, 6, 7, 8, 9, 10, 14, 20, 30, 50)
 WHILE_SUSPECTED = (4, 5, 6, 8, 10, 14, 20)  # half of all suspicions pass
-SURE, LARGE = 6, 0.2  # iterations that a suspicion needs for a name, but for a rank whose excess is so large
+SURE, LARGE = 6, 0.3  # iterations that a suspicion needs for a name, but for a rank whose excess is so large
 AGAIN = 50  # and then every so many
 WINDOW = 30  # iterations judged at a time while the stream goes on
 QUIET_FIRST, QUIET_EVERY = 20, 20  # a busy host makes a rank late for seconds at a time
@@ -59,6 +59,7 @@ class ProfileStage:
         self._since = 0  # first iteration after the last episode
         self._episodes: deque[tuple[int, int]] = deque(maxlen=64)  # first slow iteration and first after, of the past
         self._confirmed = False  # the onset is one of the job and more than a suspicion
+        self._of_job = False  # it is one of the job, not of some rank alone
         self._said: dict[tuple[str, tuple[int, ...], str], str] = {}
         self._blamed: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}  # attributed: cause, iterations judged
         self._named: dict[tuple[str, tuple[int, ...], str], Suspect] = {}  # for the present onset
@@ -144,7 +145,11 @@ class ProfileStage:
                 self._episodes.append((self._first_slow(), self._since if ended is None else ended))
             self._onset, self._onset_t_ns, self._onset_it, self._said, self._named = None, {}, None, {}, {}
             self._blamed = {}
-            self._confirmed, self._judged_total = False, self._totals()
+            self._confirmed, self._of_job, self._judged_total = False, False, self._totals()
+        elif change.level == "rank" and (
+            change.stage == "withdrawn" or (change.type == "relief" and change.stage == "confirmed")
+        ):
+            yield from self._rank_passed(change)
         elif change.type in ("onset", "drift") and change.stage in ("suspected", "confirmed"):
             if change.verdict in ("warm-up", "restart", "planned", "blip"):
                 return
@@ -156,10 +161,23 @@ class ProfileStage:
                 self._judged, self._said, self._blamed = {True: 0, False: 0}, {}, {}
             if confirmed and not self._confirmed:
                 self._judged = {True: 0, False: 0}
-            self._confirmed = confirmed and change.level == "job"
+            self._of_job = change.level == "job"
+            self._confirmed = confirmed and self._of_job
+            if self._of_job and change.ranks:  # what another rank was suspected of has another begin
+                keep = {-1, *change.ranks}
+                self._onset_t_ns = {rank: t_ns for rank, t_ns in self._onset_t_ns.items() if rank in keep}
             self._onset = Onset(change.before_ns, change.after_ns, change.episode, change.onset_index)
             self._onset_it = None
             yield from self._judge(final=False)
+
+    def _rank_passed(self, change: Change) -> Iterator[Record]:
+        """One rank is no longer suspected of a slow-down; if the job is not either, there is none."""
+        self._onset_t_ns.pop(change.rank, None)
+        self._onset_it = None
+        if self._onset is not None and not self._of_job and not self._onset_t_ns:
+            yield from self._take_back(change)
+            self._onset, self._said, self._blamed = None, {}, {}
+            self._judged_total = self._totals()
 
     def _take_back(self, change: Change) -> Iterator[Record]:
         """The slow-down was none: whoever was named for it is cleared."""
@@ -232,8 +250,10 @@ class ProfileStage:
             attributed = suspect.verdict == "attributed"
             if not (attributed or final or (self._confirmed and n >= 10)):
                 continue
-            early = self._onset is not None and not self._confirmed and not final and n < SURE
-            if early and (suspect.what != "rank" or suspect.evidence.get("excess_share", 0.0) < LARGE):
+            unsure = self._onset is not None and not self._confirmed and not final
+            if unsure and not self._of_job:
+                continue
+            if unsure and n < SURE and (suspect.what != "rank" or suspect.evidence.get("excess_share", 0.0) < LARGE):
                 continue
             what = (suspect.what, tuple(suspect.ranks), suspect.cause)
             before_that = self._said.get(what)

@@ -78,13 +78,14 @@ def test_always_needs_every_iteration_and_a_large_excess() -> None:
 
 
 def test_contention_that_passes_is_nobodys_name() -> None:
-    own = even(20)
-    own[:13, 3] += 60  # thirteen iterations, three seconds: another process beside rank 3
+    own = even(30)
+    own[:20, 3] += 60  # twenty iterations, eight seconds: another process beside rank 3
     [suspect] = [s for s in judge(job(own)).suspects if s.what == "rank"]
     assert (suspect.verdict, suspect.ranks) == ("inconclusive", [3])
     assert "comes and goes" in suspect.text
-    own[:, 3] = even(20)[:, 3] + 60
+    own[:, 3] = even(30)[:, 3] + 60
     assert named(job(own)) == [("rank", [3], "compute")]
+    assert not named(job(own[:20])), "eight seconds of it are not enough where the CPU computes"
 
 
 @pytest.mark.parametrize(

@@ -169,11 +169,16 @@ def test_sends_and_receives_without_durations() -> None:
                 setattr(record, name, getattr(record, name)[keep])
         return record
 
-    layout = {"tp": 2, "dp": 2, "pp": 4, "ranks_per_host": 4, "clock_ms": 3_000.0}
-    made = run(untimed, **layout, fault="compute", rank=9, ratio=1.8)
+    layout = {"tp": 2, "dp": 2, "pp": 4, "clock_ms": 3_000.0}
+    made = run(untimed, **layout, ranks_per_host=16, fault="compute", rank=9, ratio=1.8)
     assert made.attributed == [("rank", [9], "compute")]
     assert made.said[0].ratio == pytest.approx(1.8, rel=0.1)
-    assert not run(untimed, **layout).attributed
+    assert not run(untimed, **layout, ranks_per_host=4).attributed
+    # Between hosts what a rank receives takes time, which cannot be told from its work.
+    made = run(untimed, **layout, ranks_per_host=4, fault="compute", rank=9, ratio=1.8)
+    [suspect] = [s for s in made.said if s.what == "rank"]
+    assert (suspect.ranks, suspect.verdict) == ([9], "inconclusive")
+    assert "is not timed" in suspect.text
 
 
 class Stretches:
