@@ -57,14 +57,18 @@ pass. Schedules for 100,000 ranks are made in a tenth of a second.
 """,
     caveats="""\
 Over TCP the kernel's network stack and the CPU are part of the link: a rank whose CPU is throttled or contended is
-slow to all its partners in both directions, and gh-validate-gemm tells that case. RDMA, NVLink and PCIe are not seen
-over TCP; --backend nccl measures them. A link that is slow only while others are busy (an oversubscribed switch) is
-not named: it is sound alone, and the last line says so. Where all links of a type are slow alike, none is; a rank
-alone, or two with one link, have nothing to be compared with (exit 5). On a host with more ranks than CPUs a slow rank
-must be slower than its share of a CPU to be seen. Which end of a slow link is slow is said only if a second pairing
-with other ranks can tell.
-Types are compared only with their own. Over TCP a link within a host is loopback, any other network.
---job reaches the ranks of this host, with --bus those of all hosts. --backend nccl was not tried on GPUs yet.
+slow to all its partners in both directions, which gh-validate-gemm tells apart. RDMA, NVLink and PCIe are not seen over
+TCP; --backend nccl measures them, and was not tried on GPUs yet. Over TCP a link inside a host is of type loopback, any
+other of type network; links are compared with those of their own type only.
+
+A link that is slow only while others are busy, as behind an oversubscribed switch, is not named: the last line says
+that it is sound alone. Where all links of a type are slow alike, none is. A single link, and a slow one among three,
+have too little to be compared with (exit 5). Which end of a slow link is slow is said only if other partners can tell;
+else it is one of two. On a host with more ranks than CPUs, a rank must be slower than its share of a CPU to be seen.
+
+With the trees of one host only, NCCL makes a chain; here each rank is then a node of the tree. Rings of over some 25
+ranks are whole in a log of NCCL only with NCCL_DEBUG_SUBSYS=INIT,GRAPH and the lines of all ranks. --job reaches the
+ranks of this host, with --bus those of all hosts.
 """,
     see="gh-profile gh-validate-gemm gh-trace",
 )
