@@ -83,6 +83,7 @@ static int64_t host_begin(const struct gh_cuda *cu, struct gh_place *place, stru
         place->reference_ns = at;
         s->begin = old;
     }
+    /* It ended before it was seen, and began after it was put there; this last, should the two ever disagree. */
     int64_t least = s->before_ns - at, most = seen_ns - dur_ns - at;
     if (place->offset_ns > most)
         place->offset_ns = most;
