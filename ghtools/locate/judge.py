@@ -206,7 +206,9 @@ def _hidden(case: Case, over: Any) -> list[Suspect]:
     uneven = uneven_inside(case.window.members, case.groups, case.iters, case.iter_ns)
     if (common := everybody(case.own, case.past, before_ns)) is not None:
         found.append(common)
-    if (stage := heavier_stage(case.own, case.classes)) is not None:
+    stage = heavier_stage(case.own, case.classes)
+    alike = stage is not None and stage.name != "alone" and case.onset is not None
+    if stage is not None and not (alike and any(_blurred(case, rank) for rank in stage.ranks)):
         found.append(stage)
     if uneven is not None and not found:
         found.append(uneven)
