@@ -94,7 +94,8 @@ SCENARIOS: dict[str, Scenario] = {
     "link pp3": Scenario(dp=1, pp=3, hosts=3, slow_host=1, rate="40mbit", want=(("communication", (1,)),)),
     "quota pp2dp2 2 hosts": quota(2, dp=2, pp=2, hosts=2),
     "both 2 hosts": Scenario(
-        tp=2, dp=2, hosts=2, slow_host=1, rate="200mbit", throttled=(0,), share=0.07, want=(("compute", (0,)), ("communication", (1,))),
+        tp=2, dp=2, hosts=2, slow_host=1, rate="200mbit", throttled=(0,), share=0.07,
+        want=(("compute", (0,)), ("communication", (1,))),
     ),
 }  # fmt: skip
 
