@@ -8,6 +8,7 @@ missing is said.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from .transfers import EXPLAINS, slow_transfers
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
 SMALL, SMALL_LATE_SHARE = 0.10, 0.8  # where executions alone are known, overlap makes small differences look larger
 LASTING = 0.4  # without an onset: share of its median excess that each third of the window must show
+AS_BEFORE = 1.25  # own time over what it was, under which a rank goes on as it did
 CPU_SPAN_S = 10.0  # and for so long where the CPU computes
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
@@ -56,7 +58,7 @@ def judge(case: Case) -> Judgement:
     lates = candidates(case.own, over, case.classes, noticed=case.onset is not None)
     for late in lates:
         case.bear_out(late)
-    ranked = [_rank(case, late) for late in lates]
+    ranked = [_rank(case, late, [other.rank for other in lates]) for late in lates]
     named = [suspect.ranks[0] for suspect in ranked if suspect.verdict == "attributed"]
     most = max((late.excess for late in lates if late.rank in named), default=0.0)
     # What a slow rank does to others can look like small delays of their own; and beside a rank that is certain, a
@@ -77,7 +79,7 @@ def judge(case: Case) -> Judgement:
     return made
 
 
-def _rank(case: Case, late: Late) -> Suspect:
+def _rank(case: Case, late: Late, lates: Sequence[int]) -> Suspect:
     """Verdict over one late rank."""
     cause, note = _cause(case, late)
     doubts = list(late.against)
@@ -96,7 +98,7 @@ def _rank(case: Case, late: Late) -> Suspect:
         doubts.append(f"it explains {100 * late.excess / case.onset.loss:.0f} % of the slow-down only")
     if waits := _missing_wait(case, late.rank):
         doubts.append(waits)
-    if case.timed and (blur := _blurred(case, late.rank)):
+    if case.timed and (blur := _blurred(case, late.rank, lates)):
         doubts.append(blur)
     ratio, versus = late.ratio, "its peers"
     evidence: dict[str, Any] = {
@@ -242,16 +244,24 @@ def _pattern(case: Case, pattern: Pattern) -> Suspect:
     )
 
 
-def _blurred(case: Case, rank: int) -> str:
-    """Why a rank's own time may have transfers in it; empty if it has none."""
+def _blurred(case: Case, rank: int, late: Sequence[int] | None = None) -> str:
+    """Why a rank's own time may have transfers in it; empty if it has none.
+
+    With `late` ranks given, a slow link is ruled out where a peer that is not late, and takes no longer than before,
+    receives between the same hosts.
+    """
     if not case.timed:
         return "slower work or slower transfers, durations would tell"
-    transfers = case.window.transfers
-    for number in np.unique(transfers.group):
-        group = case.group_of[int(number)]
-        comes_in = group.kind == EDGE and group.members[1] == rank and case.groups.link(group.members) != "local"
-        if comes_in and not transfers.time[transfers.group == number].any():
-            return f"what it receives from rank {group.members[0]} is not timed, so a slow link looks the same"
+    transfers, host = case.window.transfers, case.groups.host
+    edges = {n: g.members for n, g in case.group_of.items() if g.kind == EDGE}
+    peers = set(case.peers(rank)) - set(late) if late is not None else set()
+    sound = {peer for peer in peers if 0 < _grown(case, peer) < AS_BEFORE}
+    ways = {(host.get(sender), host.get(receiver)) for sender, receiver in edges.values() if receiver in sound}
+    for number, (sender, receiver) in edges.items():
+        if receiver != rank or case.groups.link((sender, receiver)) == "local":
+            continue
+        if (host.get(sender), host.get(receiver)) not in ways and not transfers.time[transfers.group == number].any():
+            return f"what it receives from rank {sender} is not timed, so a slow link looks the same"
     return ""
 
 

@@ -2,7 +2,7 @@
 """Recordings of real gloo jobs on two cores, with what was done to them: gh-profile names that and nobody else.
 
 Made by tests/system/profile_bed.py and passed through `gh-period --keep | gh-bocd --keep`, so that only gh-profile is
-tried. Executions are timed over steps 10 to 30 and from three iterations after the fault on, as the automatic chain does.
+tried. Executions are timed over steps 10 to 30 and from three iterations after the fault on, as the chain does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def said(name: str) -> list[Suspect]:
         ("tp2dp2-1", 2, "compute"),  # its slow transfers in [2, 3] are no slow link; gh-bocd takes the onset back
         ("tp2dp2-3", 2, "compute"),  # while other work on the host made rank 0 late for 17 iterations before
         ("pp2dp2-4", 3, "compute"),  # gh-bocd suspected rank 3 for a while before
+        ("quota-pp2dp2-2-hosts-11", 2, "compute"),  # its peer receives between the same hosts and goes on as before
         ("loader-1", 2, "input"),  # 0.2 s of sleep in the loader
     ],
 )
@@ -69,3 +70,7 @@ def test_a_heavier_stage_is_nobodys_fault() -> None:
     made = said("heavier-stage-1")
     assert [(s.what, s.cause, s.verdict) for s in made] == [("none", "imbalance", "cleared")]
     assert made[0].ratio == pytest.approx(2.0, rel=0.25)
+
+
+def test_a_slow_link_of_a_pipeline_names_nobody_while_receives_are_not_timed() -> None:
+    assert not [s for s in said("link-pp2dp2-10") if s.verdict != "inconclusive"]
