@@ -42,7 +42,9 @@ Without durations it works from the times at which ranks arrive, on one host onl
 told from a slow link only where three or more ranks meet. Broadcasts, gathers and reduces tell nothing, since their
 root may leave early. A pipeline stage with a single rank has no peers: without a healthy time before, a heavier
 stage and a slow device look the same and the verdict is inconclusive. Where all groups are equally slow and there
-is no earlier time to compare with, nobody can be named.
+is no earlier time to compare with, nobody can be named. Gloo's sends and receives are not timed: between hosts a
+rank of a pipeline is named only if a peer that receives between the same hosts goes on as before, and the link
+never. On a CPU that others use, a rank is late for seconds at a time: without an onset 10 seconds of it are needed.
 """,
     see="gh-trace gh-bocd gh-validate-gemm gh-validate-ring",
 )
