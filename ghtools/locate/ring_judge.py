@@ -5,8 +5,8 @@ Three stages, since a link that was slow once among many that ran at the same ti
 
 1. all links in their passes: those under 0.8 of the upper quartile of their type (pairs.py) look slow. Links are
    compared with those of the same pass where there are enough: what else the hosts do changes from pass to pass;
-2. those, each alone, in turn with links that looked sound, in rounds: a link is slow if it is under 0.8 of the sound
-   ones in every round and its best round is under the worst round of each of them;
+2. those, each alone, in turn with links that looked sound, in rounds: a link is slow if over all transfers of a round
+   it is under 0.8 of the sound ones in every round, and its best round is under the worst round of each of them;
 3. both ends of a slow link with other partners: the end that is slow with a sound partner is slow, and if neither is,
    the link is (nccl-tests#106).
 """
@@ -68,6 +68,11 @@ class Exchanged:
             return np.full(self.gbps.shape[2], np.nan)
         return middle(np.fmin(*self.gbps), axis=0)
 
+    @cached_property
+    def whole(self) -> Array:
+        """As `slower`, but all repeats as one long transfer. A CPU quota lets short ones pass and stops every few."""
+        return pace(np.fmin(*self.gbps), axis=0) if self.gbps.shape[1] else self.slower
+
     @property
     def ok(self) -> bool:
         """Whether any transfer came about."""
@@ -81,6 +86,13 @@ def middle(values: Array, axis: int) -> Array:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmedian(values, axis=axis))
+
+
+def pace(values: Array, axis: int) -> Array:
+    """Bandwidth over all transfers along an axis, without the NaNs: their harmonic mean; NaN where all are."""
+    known = np.isfinite(values) & (values > 0)
+    time = np.where(known, 1 / np.where(known, values, 1), 0).sum(axis=axis)
+    return np.asarray(np.where(time > 0, known.sum(axis=axis) / np.where(time > 0, time, 1), np.nan))
 
 
 def references(seen: Sequence[Exchanged], percentile: float) -> dict[Link, Array]:
@@ -105,11 +117,6 @@ def references(seen: Sequence[Exchanged], percentile: float) -> dict[Link, Array
 def share(one: Exchanged, reference: Array) -> float:
     """Bandwidth over the reference, the slower direction: median over sizes; NaN where nothing was measured."""
     return float(middle(one.slower / reference, axis=0)) if one.ok and len(reference) else float("nan")
-
-
-def way_shares(one: Exchanged, reference: Array) -> Array:
-    """The same of each direction, (2,)."""
-    return middle(one.ways / reference, axis=1)
 
 
 @dataclass
@@ -180,14 +187,19 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
     known = [link for link in sound if good.get(link)]
     if len(known) < FEWEST_CONTROLS:
         return None
-    reference = middle(np.stack([one.slower for link in known for one in good[link]]), axis=0)
-    shares = {link: np.array([share(one, reference) for one in seen]) for link, seen in good.items() if seen}
+    reference = middle(np.stack([one.whole for link in known for one in good[link]]), axis=0)
+    shares = {
+        link: np.array([float(middle(one.whole / reference, axis=0)) for one in seen])
+        for link, seen in good.items()
+        if seen
+    }
     least = min(float(shares[link].min()) for link in known)
     made = {}
     for link, values in shares.items():
         # Under the least of the sound ones in its best round: so no luck of one round names anybody.
         slow = link not in known and bool((values < SLOW).all() and values.max() < least)
-        there, back = middle(np.stack([way_shares(one, reference) for one in good[link]]), axis=0).tolist()
+        ways = np.stack([middle(pace(one.gbps, axis=1) / reference, axis=1) for one in good[link]])
+        there, back = middle(ways, axis=0).tolist()
         made[link] = Alone(link, values, (there, back), slow)
     return made
 

@@ -170,6 +170,19 @@ def test_a_lucky_round_names_nobody() -> None:
     assert alone({(6, 7): now_and_then, (0, 1): sound[0, 1]}, [(0, 1)]) is None
 
 
+def test_a_quota_that_lets_most_short_transfers_pass() -> None:
+    """Two of three transfers at full speed, the third waits for the next period of the quota."""
+    throttled = np.full((2, 9, 1), 10.0)
+    throttled[:, 2::3] = 0.2
+    slow = Exchanged((6, 7), "network", throttled)
+    assert slow.slower == pytest.approx([10.0])
+    assert slow.whole == pytest.approx([9 / (6 / 10 + 3 / 0.2)])
+    sound = {(a, a + 1): [Exchanged((a, a + 1), "network", np.full((2, 9, 1), 10.0))] * 3 for a in (0, 2, 4)}
+    made = alone({**sound, (6, 7): [slow] * 3}, list(sound))
+    assert made is not None and made[6, 7].slow
+    assert made[6, 7].ways == pytest.approx((0.0577, 0.0577), rel=0.01)
+
+
 def test_a_result_that_is_partly_there_counts() -> None:
     gbps = np.full((2, 3, 2), np.nan)
     gbps[0, 0, 0] = 5.0
