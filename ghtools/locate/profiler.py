@@ -8,7 +8,7 @@ executions come after their calls; a rank that stays behind by GONE iterations i
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ import numpy as np
 from ghtools.stream.records import Calls, Iters
 
 from .align import begins_apart, clock_offsets, offset
+from .block import Part, Seen, columns_of, flat
 from .collect import NONE_DONE, RECV, SEND, STEADY, Bounds, Dropped, RankBuffer, Rows, iteration_of
 from .gaps import blind, own_time, places
 from .groups import MAX_RANK, Groups, Key
 from .history import Block, History, RankIters
-from .match import TOGETHER, UNEVEN, Flat, Matched, Members, Transfers, reduce
+from .match import TOGETHER, UNEVEN, Matched, Members, Transfers, reduce
 from .stretches import Stretches
 
 GONE = 20
@@ -29,32 +30,6 @@ GONE_ROUNDS = 4  # and by so many records of every other rank, since one record 
 MAX_KEYS = 1 << 20
 MAX_BLOCK = 64  # iterations reduced at a time
 WHOLE = 0.9  # an iteration with fewer rows than this share of the usual was not seen as a whole
-
-
-@dataclass
-class _Seen:
-    """What one rank has done that is not used up."""
-
-    rows: Rows
-    at: Any  # position in bounds of each row's iteration, -1 = outside of all
-    bounds: Bounds
-    usable: Any  # iterations that were seen whole and are steady
-
-
-@dataclass
-class _Part:
-    """One rank's share of a block."""
-
-    rank: int
-    rows: Rows
-    at: Any  # position in bounds, -1 = outside of all
-    inside: Any  # rows of the iterations of the block
-    it: Any  # position of the iteration in the block
-    bounds: Bounds
-    shift: int
-    keep: Any  # rows that can be matched
-    group: Any
-    key: Any
 
 
 class Profiler:
@@ -254,7 +229,7 @@ class Profiler:
             if apart is not None:
                 self._apart[rank] = apart
 
-    def _see(self, rank: int, bounds: Bounds, final: bool, timed: bool) -> _Seen | None:
+    def _see(self, rank: int, bounds: Bounds, final: bool, timed: bool) -> Seen | None:
         """One rank's executions (its calls, if not `timed`) and the iterations they belong to; None if it has none."""
         buffer = self.buffers[rank]
         if timed and not buffer.execs:
@@ -270,9 +245,9 @@ class Profiler:
         usual.extend(count[usable & followed][-16:].tolist())
         if usual:
             usable &= count >= WHOLE * float(np.median(usual))
-        return _Seen(rows, at, bounds, usable)
+        return Seen(rows, at, bounds, usable)
 
-    def _block(self, seen: dict[int, _Seen | None], numbers: Any, timed: bool) -> None:
+    def _block(self, seen: dict[int, Seen | None], numbers: Any, timed: bool) -> None:
         """Reduce some iterations, given by their numbers for all ranks."""
         made = (self._part(rank, mine, numbers) for rank, mine in seen.items() if mine is not None)
         parts = [part for part in made if part is not None]
@@ -295,13 +270,13 @@ class Profiler:
         history = self.durations if timed else self.arrivals
         history.add(Block(int(numbers[0]), int(numbers[-1]), joined, members, transfers))
 
-    def _timed(self, parts: list[_Part]) -> Matched:
+    def _timed(self, parts: list[Part]) -> Matched:
         """Match what has durations."""
-        made = reduce(_flat(parts, [part.keep & (part.rows.dur >= 0) for part in parts], None))
+        made = reduce(flat(parts, [part.keep & (part.rows.dur >= 0) for part in parts], None))
         self.dropped.unmatched += made.unmatched
         return made
 
-    def _untimed(self, parts: list[_Part], timed: bool) -> list[Matched]:
+    def _untimed(self, parts: list[Part], timed: bool) -> list[Matched]:
         """Match what has times of entry only, on one clock; how long each waited for the last to come is put into its
         rows as their duration. Without any durations that is everything, else sends and receives."""
         chosen = [part.keep & (part.rows.dur < 0) for part in parts]
@@ -320,7 +295,7 @@ class Profiler:
                 ],
                 {part.rank: self.groups.host.get(part.rank, "") for part in parts},
             )
-        made = reduce(_flat(parts, chosen, clocks), arrivals=True)
+        made = reduce(flat(parts, chosen, clocks), arrivals=True)
         self.dropped.unmatched += made.unmatched
         done = 0
         for part, where in zip(parts, chosen, strict=True):
@@ -335,7 +310,7 @@ class Profiler:
             part.rows = replace(part.rows, start=np.where(where, part.rows.entry, part.rows.start), dur=dur)
         return [made]
 
-    def _part(self, rank: int, seen: _Seen, numbers: Any) -> _Part | None:
+    def _part(self, rank: int, seen: Seen, numbers: Any) -> Part | None:
         """One rank's rows of some iterations, and the row before them, from whose end the first gap is measured."""
         number = seen.bounds.index + self._shift[rank]
         usable = seen.usable & np.isin(number, numbers)
@@ -350,7 +325,7 @@ class Profiler:
         at = seen.at[chosen]
         group, key = self._numbers(rank, rows, inside)
         it = np.searchsorted(numbers, number[at])
-        return _Part(rank, rows, at, inside, it, seen.bounds, self._shift[rank], inside & (group >= 0), group, key)
+        return Part(rank, rows, at, inside, it, seen.bounds, self._shift[rank], inside & (group >= 0), group, key)
 
     def _numbers(self, rank: int, rows: Rows, inside: Any) -> tuple[Any, Any]:
         """Group and key of each row, -1 where it tells nothing."""
@@ -387,7 +362,7 @@ class Profiler:
             self.keys.append(Key(code & 15, code >> 4))
         return number
 
-    def _rank_iters(self, part: _Part, overlapped: Any) -> list[Any]:
+    def _rank_iters(self, part: Part, overlapped: Any) -> list[Any]:
         """Own time by iteration, as columns of RankIters."""
         bounds = part.bounds
         own = own_time(part.rows, part.at, bounds, part.key, overlapped)
@@ -399,24 +374,3 @@ class Profiler:
             bounds.index[keep] + part.shift, np.full(n, part.rank, np.int64), bounds.t_ns[keep],
             bounds.dur_ns[keep].astype(float), own.own[keep], own.longest[keep], own.place[keep],
         ]  # fmt: skip
-
-
-def columns_of(table: Any) -> list[Any]:
-    """Columns of a table, in the order of its fields."""
-    return [getattr(table, name) for name in table.__dataclass_fields__]
-
-
-def _flat(parts: list[_Part], chosen: list[Any], clocks: dict[int, int] | None) -> Flat:
-    """Chosen rows of all ranks, one rank after the other; with `clocks` (ns by rank) times of entry, negated."""
-    if clocks is None:
-        dur = [part.rows.dur[where].astype(float) for part, where in zip(parts, chosen, strict=True)]
-    else:
-        entry = [part.rows.entry[w] - clocks.get(part.rank, 0) for part, w in zip(parts, chosen, strict=True)]
-        base = min((int(t.min()) for t in entry if len(t)), default=0)
-        dur = [(base - t).astype(float) for t in entry]
-
-    def column(name: str) -> Any:
-        return np.concatenate([getattr(part, name)[where] for part, where in zip(parts, chosen, strict=True)])
-
-    rank = np.concatenate([np.full(int(w.sum()), part.rank, np.int64) for part, w in zip(parts, chosen, strict=True)])
-    return Flat(rank, column("it"), column("group"), column("key"), np.concatenate(dur))
