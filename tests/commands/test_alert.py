@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ghtools.stream.framing import encode, read_records
-from ghtools.stream.records import Alert, Change, End, Head, Job, Record
+from ghtools.stream.records import Alert, Change, End, Head, Job, Record, Suspect
 
 MS = 1_000_000
 BASE = 1_700_000_000 * 1_000_000_000
@@ -57,6 +57,24 @@ def test_sentences_records_and_exit_0_when_it_is_over() -> None:
     records = list(read_records(io.BytesIO(done.stdout)))
     assert [r.kind for r in records] == ["head", "job", "alert", "alert", "end"]
     assert isinstance(records[2], Alert) and records[2].text == SAID.splitlines()[0].removeprefix("ghtools: ")
+
+
+def test_the_slow_part_is_said_and_written_and_the_suspect_passed_on() -> None:
+    suspect = Suspect(
+        ranks=[2], hosts=["b"], cause="compute", verdict="attributed", ratio=2.9, t_ns=BASE + 7 * 10**9,
+        evidence={"episode": 1, "onset_index": 120},
+    )  # fmt: skip
+    data = stream(HEAD, ONSET, suspect, RELIEF, End())
+    done = run(data)
+    slow, over = SAID.splitlines(keepends=True)
+    named = "ghtools: 22:13:27 rank 2 (host b): compute 2.9x slower since iteration 120, attributed\n"
+    assert done.stderr.decode() == slow + named + over
+    kinds = [r.kind for r in read_records(io.BytesIO(done.stdout))]
+    assert kinds == ["head", "alert", "suspect", "alert", "alert", "end"]
+    written = [json.loads(line) for line in run(data, "--json").stdout.splitlines()]
+    assert [(one["state"], [part["ranks"] for part in one["suspects"]]) for one in written] == [
+        ("slow", []), ("named", [[2]]), ("recovered", [[2]]),
+    ]  # fmt: skip
 
 
 def test_exit_1_and_a_last_word_when_something_is_still_slow() -> None:
