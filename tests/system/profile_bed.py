@@ -3,7 +3,8 @@
 
     python -m tests.system.profile_bed list
     python -m tests.system.profile_bed record FOLDER SCENARIO [RUNS]
-    python -m tests.system.profile_bed judge FOLDER [--explain]
+    python -m tests.system.profile_bed judge FOLDER [SCENARIO] [--explain]
+    python -m tests.system.profile_bed table FOLDER
 
 A stream that is kept can be judged again without the job. As the automatic chain does, executions are timed over a
 short stretch early and then from three iterations after the fault (a suspicion takes that long); jobs without
@@ -325,7 +326,7 @@ class _Whole:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["list", "record", "judge"])
+    parser.add_argument("what", choices=["list", "record", "judge", "table"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("scenario", nargs="?", default="")
     parser.add_argument("runs", type=int, nargs="?", default=1)
@@ -339,9 +340,30 @@ def main() -> None:
         for run in range(options.first, options.first + options.runs):
             show(record(options.scenario, options.folder, run), options.explain)
         return
+    if options.what == "table":
+        table(options.folder)
+        return
     for path in sorted(options.folder.glob("*.ght")):
         if path.with_suffix(".json").exists() and path.stem.startswith(options.scenario.replace(" ", "-")):
             show(path, options.explain)
+
+
+def table(folder: Path) -> None:
+    """All streams of a folder as a Markdown table, by scenario."""
+    found: dict[str, list[Outcome]] = {}
+    for path in sorted(folder.rglob("*.ght")):
+        if path.with_suffix(".json").exists():
+            found.setdefault(json.loads(path.with_suffix(".json").read_text())["scenario"], []).append(judge(path))
+    print(
+        "| scenario | runs | right | wrong | inconclusive | iterations from the fault to the name | ms before | after |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for name in (name for name in SCENARIOS if name in found):
+        runs = found[name]
+        count = [sum(run.verdict == verdict for run in runs) for verdict in ("right", "wrong", "inconclusive")]
+        named = " ".join(str(run.iterations) for run in runs if run.iterations >= 0) or "-"
+        before, after = (float(np.median([run.iter_ms[side] for run in runs])) for side in (0, 1))
+        print(f"| {name} | {len(runs)} | {' | '.join(map(str, count))} | {named} | {before:.0f} | {after:.0f} |")
 
 
 def show(path: Path, explain: bool) -> None:
