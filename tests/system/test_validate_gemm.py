@@ -165,7 +165,7 @@ def test_ranks_of_a_launcher_meet_in_a_directory(tmp_path: Path) -> None:
     ("options", "code", "says"),
     [
         (["--ranks", "0-"], 2, "cannot read the ranks"),
-        (["--ranks", "0-300"], 2, "the most is 256"),
+        (["--ranks", "0-600"], 2, "the most is 512"),
         (["--job", "no-such-job"], 4, "no-such-job"),
         (["--devices", "x"], 2, "cannot read the ranks"),
         (["--gather", "."], 2, "no launcher says"),
