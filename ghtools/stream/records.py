@@ -155,7 +155,10 @@ class Calls(Record):
     t_ns: Array = col("<i8", "when the host entered the call, ns since the epoch")
     op: Array = col("u1", "operation (0 unknown, 1 all_reduce, 2 all_gather, ...: records.OPS)")
     dtype: Array = col("u1", "element type (records.DTYPES)")
-    flags: Array = col("<u2", "bits: 1 duration invalid, 2 captured, 4 grouped, 8 async, 16 size unknown, 32 execution, 64 held before it")
+    flags: Array = col(
+        "<u2",
+        "bits: 1 duration invalid, 2 captured, 4 grouped, 8 async, 16 size unknown, 32 execution, 64 held before it",
+    )
     peer: Array = col("<i4", "peer (send, recv) or root inside the communicator, -1 = none")
     comm: Array = col("<u8", "communicator identity")
     bytes: Array = col("<i8", "message size in bytes, as the rank passed it")
