@@ -50,8 +50,8 @@ In a chain: a link or host that gh-profile suspects is tested:
     overhead="""\
 An even ring takes 2 passes, an odd one 3, one tree 3, both trees of the double tree 4, whatever the number of ranks;
 in a pass all its pairs exchange at once, so a test takes as long as 2 to 7 exchanges of the slowest pair. An exchange
-moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer after 5 s (1 s in a job). What looks slow
-costs more exchanges, one after another, 8 links at most (3 in a job). Each rank needs half a MB of buffers. With more
+moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer after 5 s (0.7 s in a job). What looks slow
+costs more exchanges, one after another, 8 links at most (2 in a job). Each rank needs half a MB of buffers. With more
 ranks than CPUs on one host the time goes into copying: there it grows with the ranks, and 16 on 2 CPUs take 5 s a
 pass. Schedules for 100,000 ranks are made in a tenth of a second.
 """,

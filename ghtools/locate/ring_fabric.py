@@ -43,7 +43,7 @@ class Plan:
 
     def for_job(self) -> Plan:
         """The same for a job that stands still meanwhile: quicker, with fewer second looks."""
-        return replace(self, soft_s=1.0, hard_s=min(self.hard_s, 10.0), most=3, alone_s=0.12)
+        return replace(self, soft_s=0.7, hard_s=min(self.hard_s, 10.0), most=2, alone_s=0.1)
 
 
 @dataclass(frozen=True)

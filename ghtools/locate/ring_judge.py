@@ -6,9 +6,10 @@ Three stages, since a link that was slow once among many that ran at the same ti
 1. all links in their passes: those under 0.8 of the upper quartile of their type (pairs.py) look slow. Links are
    compared with those of the same pass where there are enough: what else the hosts do changes from pass to pass;
 2. those, each alone, in turn with links that looked sound, in rounds: a link is slow if over all transfers of a round
-   it is under 0.8 of the sound ones in every round, and its best round is under the worst round of each of them;
-3. both ends of a slow link with other partners: the end that is slow with a sound partner is slow, and if neither is,
-   the link is (nccl-tests#106).
+   it is under 0.8 of the sound ones in every round, its best round is under the worst round of each of them, and it is
+   out of three standard deviations of all ordinary ones;
+3. those once more, and both their ends with other partners: the end that is slow with a sound partner is slow, and if
+   neither is, the link is (nccl-tests#106).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Link = tuple[int, int]
 Array = NDArray[np.float64]
 CONTROLS = 3  # sound links that are tested beside those that look slow
 FEWEST_CONTROLS = 2
+SIGMAS = 3.0  # robust standard deviations of one round of ordinary links
 NEARLY = 0.5  # of the upper quartile: may stand in where sound links are too few
 FEW = 4  # links of a type in one pass, so that they are compared among themselves
 ALL = -1
@@ -194,10 +196,14 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
         if seen
     }
     least = min(float(shares[link].min()) for link in known)
+    ordinary = np.log(np.concatenate([values for values in shares.values() if np.median(values) >= SLOW]))
+    spread = float(1.4826 * np.median(np.abs(ordinary - np.median(ordinary))))
+    limit = min(SLOW, float(np.exp(-SIGMAS * spread)))
     made = {}
     for link, values in shares.items():
-        # Under the least of the sound ones in its best round: so no luck of one round names anybody.
-        slow = link not in known and bool((values < SLOW).all() and values.max() < least)
+        # Under the least of the sound ones in its best round, and far out of the spread of all that are ordinary: so
+        # no luck of a round, and no busy host, names anybody.
+        slow = link not in known and bool((values < SLOW).all() and values.max() < least and np.median(values) < limit)
         ways = np.stack([middle(pace(one.gbps, axis=1) / reference, axis=1) for one in good[link]])
         there, back = middle(ways, axis=0).tolist()
         made[link] = Alone(link, values, (there, back), slow)

@@ -91,16 +91,16 @@ class RingTest:
         slow = [link for link in suspects if link in made and made[link].slow]
         if not slow:
             return  # and those that were less slow in their pass are no worse alone
-        untold += look_slow[self._plan.most :]
         ranks = sorted({rank for link in judged.sound if types[link] == kind for rank in link})
         second = [link for link in second_pairs(slow, types, ranks) if self._type(link) == kind]
-        if not second:
-            return
-        self._say(f"both ends of {len(slow)} slow links with other partners: {len(second)} pairs")
+        self._say(f"{len(slow)} slow: once more, and both ends with other partners, {len(second)} pairs")
         again: dict[Link, list[Exchanged]] = {}
-        yield from self._rounds([*second, *sound], "second pairing", plan, again)
+        yield from self._rounds([*slow, *second, *sound], "second pairing", plan, again)
         for link, one in (alone(again, sound) or {}).items():
-            results.setdefault(link, one)
+            if link in second or (link in slow and not one.slow):
+                results[link] = one
+        if any(results[link].slow for link in slow):
+            untold += look_slow[self._plan.most :]
 
     def _rounds(
         self, links: Sequence[Link], phase: str, plan: Plan, made: dict[Link, list[Exchanged]]
