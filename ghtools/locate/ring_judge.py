@@ -196,7 +196,8 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
         if seen
     }
     least = min(float(shares[link].min()) for link in known)
-    ordinary = np.log(np.concatenate([values for values in shares.values() if np.median(values) >= SLOW]))
+    near = [values for values in shares.values() if np.median(values) >= SLOW] or [shares[link] for link in known]
+    ordinary = np.log(np.concatenate(near))
     spread = float(1.4826 * np.median(np.abs(ordinary - np.median(ordinary))))
     limit = min(SLOW, float(np.exp(-SIGMAS * spread)))
     made = {}
