@@ -105,9 +105,10 @@ def test_alone_all_are_tested_and_the_stream_is_whole() -> None:
     made = records(done.stdout)
     assert done.returncode in (0, 1, 5), done.stderr
     gemms = [record for record in made if isinstance(record, Gemm)]
-    assert {(gemm.rank, gemm.test, gemm.repeat) for gemm in gemms} == {
-        (rank, test, repeat) for rank in (0, 1, 2, 5) for test in ("gemm", "bandwidth") for repeat in range(3)
-    }
+    for rank in (0, 1, 2, 5):
+        for test in ("gemm", "bandwidth"):  # six repeats where three could not tell
+            numbers = [gemm.repeat for gemm in gemms if (gemm.rank, gemm.test) == (rank, test)]
+            assert numbers in ([0, 1, 2], [0, 1, 2, 3, 4, 5])
     assert all(gemm.status == "ok" and gemm.rate > 0 and gemm.dur_ns > 0 and gemm.host for gemm in gemms)
     assert {"cpu_share", "waited_share", "forced", "cpus", "host_busy_cpus"} <= set(gemms[0].facts)
     findings = [record for record in made if isinstance(record, Finding)]
