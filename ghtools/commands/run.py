@@ -55,8 +55,8 @@ processes of its own at a lower priority (nice 5): gh-trace looks at the rings t
 work when records come. `gh-doctor --overhead` measures what the shim costs a job that runs.
 
 Executions are timed for 12 iterations of the healthy job, 12 from a suspicion on, 30 from a confirmed onset on and 12
-after the relief; for that time a collective of Gloo costs about 0.1 microseconds more. With --validate auto the job stands still
-for some seconds while a suspect is tested, at most once an episode and minute.
+after the relief; for that time a collective of Gloo costs about 0.1 microseconds more. With --validate auto the job
+stands still for some seconds while a suspect is tested, at most once an episode and minute.
 """,
     caveats="""
 What LD_PRELOAD cannot reach is not seen: a statically linked NCCL, a library opened with RTLD_DEEPBIND, a program

@@ -36,8 +36,8 @@ PAGE = Page(
 Reading takes nothing from the job: the rings are shared memory, looked at twenty times a second. With --attach each
 communication call of the job costs the kernel's uprobe, 2 to 3 microseconds (tests/bench/bench_attach.py measures it).
 
-While executions are timed (--profile) a collective of Gloo costs the job's threads about 0.1 microseconds more and takes a second
-record of the ring, so the ring holds half as many calls (tests/bench/bench_profile.py measures it).
+While executions are timed (--profile) a collective of Gloo costs the job's threads about 0.1 microseconds more and
+takes a second record of the ring, so the ring holds half as many calls (tests/bench/bench_profile.py measures it).
 """,
     caveats="""
 A ring holds 65,536 calls a rank (GHT_RING_SLOTS), fewer where space is short; a reader that falls further behind
