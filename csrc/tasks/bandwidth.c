@@ -83,7 +83,7 @@ void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave,
     }
     int64_t count = t.chunks * CHUNK * threads;
     size_t array = sizeof(float) * (size_t)count, all = 3 * array + 16 * sizeof(int64_t) * (size_t)threads;
-    char *memory = gh_team_memory(all, out);
+    char *memory = gh_team_memory(task, all, out);
     if (!memory)
         return;
     t.a = (float *)memory;

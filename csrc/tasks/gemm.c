@@ -97,7 +97,7 @@ void gh_task_gemm(const struct gh_task *task, const struct gh_leave *leave, stru
     g.c_bytes = whole_lines(sizeof(float) * (size_t)(g.stride * gh_gemm_rows(g.kernel, edge)));
     g.each = whole_lines(g.c_bytes + gh_gemm_scratch(g.kernel, edge));
     size_t bytes = 2 * matrix + vectors + (size_t)task->arg[GH_TEST_THREADS] * g.each;
-    char *memory = gh_team_memory(bytes, out);
+    char *memory = gh_team_memory(task, bytes, out);
     if (!memory)
         return;
     g.a = (float *)memory;

@@ -31,6 +31,7 @@ enum gh_test_arg {
     GH_TEST_THREADS, /* 1 to 512 */
     GH_TEST_WINDOW,  /* ns, up to 10 s */
     GH_TEST_KERNEL,  /* GEMM: 0 the best for this CPU, 1 plain, 2 AVX2 with FMA, 3 AVX-512 */
+    GH_TEST_TOGETHER, /* ranks of this host that do the same now: the memory that is left is for all of them; 0 is 1 */
 };
 #define GH_TEST_MOST 16
 

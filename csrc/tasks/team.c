@@ -202,11 +202,12 @@ bool gh_team_asked(const struct gh_task *task, struct gh_result *out)
     return good;
 }
 
-void *gh_team_memory(size_t bytes, struct gh_result *out)
+void *gh_team_memory(const struct gh_task *task, size_t bytes, struct gh_result *out)
 {
+    int64_t together = task->arg[GH_TEST_TOGETHER];
     /* Where a limit is near, the system would end the job rather than refuse: so half of what is left stays. */
-    if ((int64_t)bytes > gh_facts_memory() / 2) {
-        fail(out, ENOMEM, "the test would take over half of the memory that is left");
+    if ((int64_t)bytes > gh_facts_memory() / 2 / (together > 1 ? together : 1)) {
+        fail(out, ENOMEM, "the tests would take over half of the memory that is left");
         return NULL;
     }
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

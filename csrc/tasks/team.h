@@ -17,7 +17,7 @@ struct gh_work {
 bool gh_team_asked(const struct gh_task *task, struct gh_result *out);
 
 /* Memory that is zero and begins at a page, or NULL with the reason in `out`. Given back by munmap. */
-void *gh_team_memory(size_t bytes, struct gh_result *out);
+void *gh_team_memory(const struct gh_task *task, size_t bytes, struct gh_result *out);
 
 /* Sets the status and all values but GH_HEAD_KERNEL and GH_HEAD_CHECKSUM, which are the caller's. The calling thread
  * is one of the threads; the others are joined before this returns. */

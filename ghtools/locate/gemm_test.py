@@ -55,10 +55,14 @@ def measure(held: Held, ranks: Sequence[int], plan: Plan) -> list[Measured]:
     for test in plan.tests:
         size = plan.edge if test == "gemm" else plan.bytes
         kind = tasks.GEMM if test == "gemm" else tasks.BANDWIDTH
-        task = Task(kind, (size, plan.repeats, plan.threads, plan.window_ms * 1_000_000))
         timeout_s = (plan.repeats + 1) * plan.window_ms / 1000 + SPARE_S
-        results = held.run(dict.fromkeys(ranks, task), timeout_s)
         together = Counter(held.hosts.get(rank, "") for rank in ranks)
+        window_ns = plan.window_ms * 1_000_000
+        given = {
+            rank: Task(kind, (size, plan.repeats, plan.threads, window_ns, 0, together[held.hosts.get(rank, "")]))
+            for rank in ranks
+        }
+        results = held.run(given, timeout_s)
         for rank in ranks:
             host = held.hosts.get(rank, "")
             base = Measured(rank, host, test=test, size=size, threads=plan.threads, together=together[host])

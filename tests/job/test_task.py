@@ -115,6 +115,13 @@ def test_the_end_of_the_leave_ends_a_task() -> None:
     assert result.status == errno.ECANCELED and result.why == "the time given was over"
 
 
+def test_memory_is_not_taken_where_all_together_would_want_too_much() -> None:
+    """Each of 2^40 ranks would take only this much: together there is no room for them."""
+    for kind, size in ((GEMM, 64), (BANDWIDTH, 3 << 20)):
+        result = run_task(Task(kind, (size, 3, 1, 0, 0, 1 << 40)), 5.0)
+        assert result.status == errno.ENOMEM and "half of the memory" in result.why
+
+
 def test_no_thread_and_no_memory_is_left() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1])
