@@ -53,8 +53,8 @@ Behind the one who suspects:
     overhead="""\
 The job stands still while it is tested: (repeats + 1/4) windows for each of two tests, 2.6 s as it is set, once more
 for a test that could not tell, and some tenths to start and end. A rank takes 6 MB for the multiplication and four
-times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if that were, for all ranks of a
-host together, over half of the memory that is left.
+times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if that were, for all ranks
+of a host together, over half of the memory that is left.
 """,
     caveats="""\
 Inside a job only the CPU is tested; GPUs are tested alone (--devices gpu), by torch, and that part was not tried on a
