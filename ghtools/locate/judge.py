@@ -32,6 +32,7 @@ SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
 ONE_GAP = 0.35  # growth of the rest of own time against that of the longest gap: under it, one gap alone grew
+ELSEWHERE = 0.2  # share of what was added to own time that may lie outside the longest gap, for one gap to be the cause
 REST = 0.05  # share of own time outside the longest gap, without which input and compute cannot be told apart
 
 
@@ -143,8 +144,10 @@ def _cause(case: Case, late: Late) -> tuple[str, str]:
         return "compute", ""
     if rest_peers < REST * late.peers_ns:
         return "compute", "nearly all own time is one gap, so a late input would look the same"
-    # A slow device stretches all its gaps alike; a late input or a pause makes one longer and leaves the rest.
-    if rest_mine / rest_peers - 1 > ONE_GAP * (mine / usual - 1):
+    # A slow device stretches all its gaps alike, by ratio; or by as much as a quota stops it each time, which is most
+    # where they are short. A late input or a pause makes one gap longer and leaves the rest.
+    spread = rest_mine / rest_peers - 1 > ONE_GAP * (mine / usual - 1)
+    if spread or rest_mine - rest_peers > ELSEWHERE * (mine - usual + rest_mine - rest_peers):
         return "compute", ""
     place = _mode(own.place[:, col])
     if place >= FIRST or place == _mode(own.place[:, others].ravel() % FIRST):

@@ -60,7 +60,7 @@ def test_two_sections_are_two_jobs() -> None:
 
 
 def test_a_verdict_leaves_while_the_job_goes_on() -> None:
-    parts = stream(ProfileSpec(dp=4, fault="compute", rank=1, iters=14))
+    parts = stream(ProfileSpec(dp=4, fault="compute", rank=1, iters=24))
     with subprocess.Popen([BIN / "gh-profile"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"".join(parts[:-1]))

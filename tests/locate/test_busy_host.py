@@ -164,6 +164,7 @@ def _cause(longest: float, rest: float) -> Suspect:
 def test_a_device_that_is_slow_stretches_all_gaps_and_late_input_only_one() -> None:
     assert _cause(150, 100).cause == "compute"  # 3 times, 2 times
     assert _cause(200, 52).cause == "input"
+    assert _cause(200, 95).cause == "compute", "4 times, 1.9 times: a quota stops it once in each gap"
 
 
 def columns(**values: Any) -> dict[str, Any]:
