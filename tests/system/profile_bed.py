@@ -128,7 +128,8 @@ class RunningJob:
         self.processes: list[subprocess.Popen[str]] = []
         script = [str(JOB), "--tp", str(what.tp), "--dp", str(what.dp), "--pp", str(what.pp)]
         script += ["--steps", str(what.steps), *what.args.split()]
-        log = (folder / "job.log").open("a")
+        self._log = (folder / "job.log").open("a")
+        log = self._log
         under = self.env | {"LD_PRELOAD": str(SHIM)}
         if hosts is None:
             words = ["torchrun", "--standalone", "--nproc-per-node", str(what.ranks), *script]
@@ -153,12 +154,16 @@ class RunningJob:
     @property
     def step(self) -> int:
         """Newest step that was printed, -1 before the first."""
-        for process in self.processes:
-            assert process.stdout is not None
-            while line := process.stdout.readline():
-                self.lines.append(line.rstrip("\n"))
+        self._read()
         newest = [line for line in self.lines[-8:] if line.startswith("step ")]
         return max((int(line.split()[1]) for line in newest), default=-1)
+
+    def _read(self) -> None:
+        """Take what the job has printed."""
+        for process in self.processes:
+            assert process.stdout is not None
+            while not process.stdout.closed and (line := process.stdout.readline()):
+                self.lines.append(line.rstrip("\n"))
 
     def wait(self, step: int, deadline: float) -> None:
         """Until a step has been printed; RuntimeError if the job ends or the deadline passes before."""
@@ -182,6 +187,11 @@ class RunningJob:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._read()
+        for process in self.processes:
+            assert process.stdout is not None
+            process.stdout.close()
+        self._log.close()
         return int(max(abs(process.returncode) for process in self.processes))
 
 
@@ -196,9 +206,8 @@ def record(name: str, folder: Path, run: int = 0) -> Path:
         hosts = stack.enter_context(Hosts(what.hosts)) if what.hosts else None
         job = RunningJob(what, folder, hosts)
         stack.callback(job.end)
-        trace = subprocess.Popen(
-            ["gh-trace", "--quiet", "--job", "bed", "--wait-s", "60"], env=job.env, stdout=path.open("wb")
-        )
+        out = stack.enter_context(path.open("wb"))
+        trace = subprocess.Popen(["gh-trace", "--quiet", "--job", "bed", "--wait-s", "60"], env=job.env, stdout=out)
         stack.callback(trace.kill)
         job.wait(BASELINE[0], deadline)
         page = stack.enter_context(ControlPage.create(job.rings / "bed"))
