@@ -239,8 +239,8 @@ def ends_of(results: Mapping[Link, Alone]) -> Ends:
     """Which end is slow, by pairs.judge_pairs, over all that was tested alone."""
     made = []
     for link, one in results.items():
-        # A link is slow as stage 2 says, also where its share alone would not say so.
-        value = one.share if one.slow else max(one.share, SLOW) if np.isfinite(one.share) else float("nan")
+        # What is under 0.8 and was not found slow beyond doubt neither accuses its ends nor clears them.
+        value = one.share if one.slow or one.share >= SLOW else float("nan")
         made.append(Pair((name(link[0]), name(link[1])), value, float("nan")))
     return judge_pairs(made)
 

@@ -148,6 +148,16 @@ def test_who_names_who() -> None:
     assert [[int(end) for end in pair.ends] for pair in ends.open] == [[284, 678]]
 
 
+def test_a_doubtful_link_clears_nobody() -> None:
+    """A throttled rank, one of whose links had a lucky round: the others name it."""
+    links = {(1, 2): 0.1, (2, 0): 0.1, (0, 1): 1.0, (3, 0): 1.0}
+    made = {link: Alone(link, np.full(3, share), (share, share), share < 0.8) for link, share in links.items()}
+    made[2, 3] = Alone((2, 3), np.array([0.1, 0.3, 0.9]), (0.3, 0.3), False)
+    ends = ends_of(made)
+    assert [int(end) for end in ends.slow] == [2]
+    assert not ends.links
+
+
 def test_second_pairs_are_new_and_have_a_partner_each() -> None:
     tested_links = [(a, (a + 1) % 8) for a in range(8)]
     made = second_pairs([(2, 3)], tested_links, [0, 1, 4, 5, 6, 7])
