@@ -85,11 +85,13 @@ def judge(path: Path, times: dict[str, int]) -> list[str]:
     begins = sorted(int(t) for r in records if isinstance(r, Iters) and r.rank == 0 for t in r.t_ns)
     found = [r for r in records if isinstance(r, Change) and r.level == "job" and r.stage == "confirmed"]
     kinds = [change.type for change in found]
-    # Where other work holds the machine at that moment, the job gets well in more than one step.
-    if kinds[:2] != ["onset", "relief"] or "onset" in kinds[2:]:
+    if kinds[:1] != ["onset"] or kinds.count("onset") > 1 or "relief" not in kinds:
         return [f"one onset and one relief were to be found; it was {', '.join(kinds) or 'nothing'}"]
+    # Where other work holds the machine the pace may change in smaller steps, too: the relief is the one at the lift.
+    reliefs = [change for change in found if change.type == "relief"]
+    found = [found[0], min(reliefs, key=lambda change: abs(change.onset_t_ns - times["well"]))]
     wrong = []
-    for change, name in zip(found, ("slow", "well"), strict=False):
+    for change, name in zip(found, ("slow", "well"), strict=True):
         late = sum(times[name] <= t < change.said_t_ns for t in begins)
         off = abs(sum(t < change.onset_t_ns for t in begins) - sum(t < times[name] for t in begins))
         say(f"{change.type}: placed within {off} iterations of the injection, confirmed {late} iterations after it")
