@@ -55,8 +55,8 @@ costs more exchanges, one after another, 8 links at most (2 in a job). Each rank
 
 With more ranks than CPUs on one host the time goes into copying, and there it grows with the ranks. Measured on a busy
 host with 2 CPUs: 4 ranks 2.8 s, 8 ranks 5.9 s, 16 ranks 7.7 s, and 14 s with --topology both (5 passes); starting 16
-processes is 0.3 s of it. A job of 4 ranks there stood still for 4.5 s, and for 7 s with a slow rank in it. Schedules for
-100,000 ranks are made in a tenth of a second (make bench).
+processes is 0.3 s of it. A job of 4 ranks there stood still for 4.5 s, and for 7 s with a slow rank in it. Schedules
+for 100,000 ranks are made in a tenth of a second (make bench).
 """,
     caveats="""\
 Over TCP the kernel's network stack and the CPU are part of the link: a rank whose CPU is throttled or contended is
