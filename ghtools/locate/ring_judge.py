@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from .pairs import REFERENCE, SLOW, Ends, Pair, judge_pairs
 
 Link = tuple[int, int]
 Array = NDArray[np.float64]
+MOST_RANKS = 64  # among which further controls are looked for
 CONTROLS = 3  # sound links that are tested beside those that look slow
 FEWEST_CONTROLS = 2
 SIGMAS = 3.0  # robust standard deviations of one round of ordinary links
@@ -168,6 +169,22 @@ def controls(judged: First, types: Mapping[Link, str], kind: str) -> list[Link]:
     return chosen + nearly[: max(0, FEWEST_CONTROLS - len(chosen))]
 
 
+def more_controls(
+    judged: First, types: Mapping[Link, str], kind: str, host_of: Mapping[int, str], type_of: Callable[[Link], str]
+) -> list[Link]:
+    """Pairs that the passes did not have, between hosts of sound links of a type: controls where there are too few.
+
+    Those with the fewest ranks of slow links come first; one that turns out to be slow itself is no control (`alone`).
+    """
+    places = {host_of[rank] for link in judged.sound if types[link] == kind for rank in link}
+    ranks = [rank for rank in sorted(host_of) if host_of[rank] in places][:MOST_RANKS]
+    doubtful = {rank for link in judged.slow for rank in link}
+    tested = {frozenset(link) for link in types}
+    pairs = [(a, b) for n, a in enumerate(ranks) for b in ranks[n + 1 :] if frozenset((a, b)) not in tested]
+    fits = [pair for pair in pairs if type_of(pair) == kind]
+    return sorted(fits, key=lambda pair: len(doubtful & set(pair)))
+
+
 @dataclass(frozen=True)
 class Alone:
     """A link tested alone: shares of the sound links' median by round, (rounds,), and of each direction, (2,)."""
@@ -187,6 +204,11 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
     """Judge links that were tested alone in rounds, against the `sound` ones among them; None with too few of those."""
     good = {link: [one for one in seen if one.ok] for link, seen in rounds.items()}
     known = [link for link in sound if good.get(link)]
+    if len(known) < FEWEST_CONTROLS:
+        return None
+    reference = middle(np.stack([one.whole for link in known for one in good[link]]), axis=0)
+    speeds = {link: float(np.median([middle(one.whole / reference, axis=0) for one in good[link]])) for link in known}
+    known = [link for link in known if speeds[link] >= NEARLY * max(speeds.values())]
     if len(known) < FEWEST_CONTROLS:
         return None
     reference = middle(np.stack([one.whole for link in known for one in good[link]]), axis=0)
@@ -211,7 +233,12 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
     return made
 
 
-def second_pairs(slow: Sequence[Link], tested: Iterable[Link], sound: Sequence[int]) -> list[Link]:
+def second_pairs(
+    slow: Sequence[Link],
+    tested: Iterable[Link],
+    sound: Sequence[int],
+    suits: Callable[[Link], bool] = lambda link: True,
+) -> list[Link]:
     """Another partner for each end of each slow link: a pair (end, partner) each, never a pair tested before.
 
     Partners are ranks that are part of a sound link; no two ends share one while there are enough.
@@ -222,7 +249,7 @@ def second_pairs(slow: Sequence[Link], tested: Iterable[Link], sound: Sequence[i
     used: set[int] = set()
     made = []
     for end in ends:
-        options = [rank for rank in fresh if frozenset((end, rank)) not in seen]
+        options = [rank for rank in fresh if frozenset((end, rank)) not in seen and suits((end, rank))]
         if options:
             partner = min(options, key=lambda rank: (rank in used, abs(rank - end)))
             used.add(partner)

@@ -179,11 +179,26 @@ def _untold(told: Told) -> Iterator[Finding]:
         (told.judged.missing, "gave no result"),
         (told.judged.alone, "has no other of its type to be compared with"),
         (told.untold, "looked slow, and could not be tested alone beside sound ones"),
+        (_one_pair_of_hosts(told), "join the same two hosts, so nothing tells whether they are slow alike"),
     ):
         if links:
             ranks = links[0] if len(links) == 1 else sorted({rank for link in links for rank in link})
             text = f"{_listed(links)} {why}: could not tell"
             yield _finding(told, "link", ranks, "could not tell", 0.0, text, pairs=[list(link) for link in links[:64]])
+
+
+def _one_pair_of_hosts(told: Told) -> list[Link]:
+    """Sound links between hosts, if all of their type join the same two: what is between those is in all of them."""
+    ends = told.fabric.ends
+    found: list[Link] = []
+    by_type: dict[str, list[Link]] = {}
+    for link in told.judged.shares:
+        by_type.setdefault(told.fabric.type_of(link), []).append(link)
+    for links in by_type.values():
+        joined = {frozenset(ends[rank].host for rank in link) for link in links}
+        if len(joined) == 1 and len(next(iter(joined))) == 2:
+            found += [link for link in links if link in told.judged.sound]
+    return found
 
 
 def _listed(links: Sequence[Link]) -> str:

@@ -15,7 +15,20 @@ from ghtools.stream.records import Finding, Record
 
 from .passes import Schedule
 from .ring_fabric import FIRST, Fabric, Plan
-from .ring_judge import Alone, Exchanged, First, Link, alone, controls, ends_of, first, second_pairs
+from .ring_judge import (
+    CONTROLS,
+    FEWEST_CONTROLS,
+    Alone,
+    Exchanged,
+    First,
+    Link,
+    alone,
+    controls,
+    ends_of,
+    first,
+    more_controls,
+    second_pairs,
+)
 from .ring_records import Told, findings, link_records
 from .ring_table import lines
 
@@ -70,6 +83,10 @@ class RingTest:
         """Test links of one type alone beside sound ones; then their ends. Adds to `results` or `untold`."""
         types = {one.pair: one.type for one in self.seen}
         sound = controls(judged, types, kind)
+        if len(sound) < FEWEST_CONTROLS:
+            hosts = {rank: end.host for rank, end in self._fabric.ends.items()}
+            sound += more_controls(judged, types, kind, hosts, self._type)[: CONTROLS - len(sound)]
+            types = types | dict.fromkeys(sound, kind)
         look_slow = [link for link in judged.slow if types[link] == kind and link not in sound]
         suspects = look_slow[: self._plan.most]
         if not suspects:
@@ -91,8 +108,8 @@ class RingTest:
         slow = [link for link in suspects if link in made and made[link].slow]
         if not slow:
             return  # and those that were less slow in their pass are no worse alone
-        ranks = sorted({rank for link in judged.sound if types[link] == kind for rank in link})
-        second = [link for link in second_pairs(slow, types, ranks) if self._type(link) == kind]
+        ranks = sorted({rank for link in (*judged.sound, *sound) if types[link] == kind for rank in link})
+        second = second_pairs(slow, types, ranks, lambda link: self._type(link) == kind)
         self._say(f"{len(slow)} slow: once more, and both ends with other partners, {len(second)} pairs")
         again: dict[Link, list[Exchanged]] = {}
         yield from self._rounds([*slow, *second, *sound], "second pairing", plan, again)

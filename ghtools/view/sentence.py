@@ -212,7 +212,8 @@ def _suspect(record: r.Suspect | r.Finding) -> str:
     elif record.what == "link" and len(record.ranks) == 2:
         who = f"link {record.ranks[0]} -> {record.ranks[1]}"
     else:
-        who = record.what + (f" {text.rank_list(record.ranks)}" if record.ranks else "")
+        ranks = "ranks " if record.what == "host" else ""  # a host's number is none of a rank
+        who = record.what + (f" {ranks}{text.rank_list(record.ranks)}" if record.ranks else "")
     parts = [f"{who}: {record.verdict}, {record.cause}"]
     if record.hosts:
         parts.append("on " + " ".join(record.hosts[:4]) + (" ..." if len(record.hosts) > 4 else ""))

@@ -115,6 +115,23 @@ def test_a_slow_host_is_named_as_a_host() -> None:
     assert [(one.what, one.hosts) for one in found] == [("host", ["host2"])]
 
 
+def test_a_slow_host_of_three_is_told_by_pairs_that_the_passes_did_not_have() -> None:
+    # Of the three links between hosts in the ring one alone is sound: it is not enough to compare with.
+    for seed in range(5):
+        sim = Sim(6, per_host=2, spread=0.1, seed=seed)
+        for rank, other in ((1, 2), (3, 4), (0, 2), (0, 3), (1, 3), (2, 4), (2, 5), (3, 5)):
+            sim.links[frozenset((rank, other))] = 0.05
+        test, found, _ = run_test(sim)
+        assert [(f.what, f.ranks, f.verdict) for f in found] == [("host", [2, 3], "confirmed")]
+        assert test.code == Exit.SLOW
+
+
+def test_what_is_between_two_hosts_alone_cannot_be_told() -> None:
+    test, found, _ = run_test(Sim(4, per_host=2))
+    assert [(f.verdict, "same two hosts" in f.text) for f in found] == [("could not tell", True)]
+    assert test.code == Exit.UNKNOWN
+
+
 def test_no_result_is_not_slow() -> None:
     test, found, records = run_test(Sim(16, dead={frozenset((2, 3))}))
     assert test.code == Exit.UNKNOWN
