@@ -35,8 +35,8 @@ The same with all executions timed:
 """,
     overhead="""\
 About a second for some million executions; memory is bounded by the iterations not yet complete. To have executions
-timed costs the job about 0.1 microseconds a collective of Gloo while it is asked for; `make bench` prints both for
-your machine.
+timed costs the job about 0.1 microseconds a collective of Gloo while it is asked for, and 0.2 to 0.3 one of NCCL
+(not tried on a GPU; see gh-trace); `make bench` prints them for your machine.
 """,
     caveats="""\
 Without durations it works from the times at which ranks arrive, on one host only, and says so: a late rank is then

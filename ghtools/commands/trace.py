@@ -38,12 +38,19 @@ communication call of the job costs the kernel's uprobe, 2 to 3 microseconds (te
 
 While executions are timed (--profile) a collective of Gloo costs the job's threads about 0.1 microseconds more and
 takes a second record of the ring, so the ring holds half as many calls (tests/bench/bench_profile.py measures it).
+
+With NCCL two CUDA events are recorded around each launch and a thread of the shim asks for them every millisecond:
+0.2 to 0.3 microseconds more a call and 1.6 % of a core, with a driver that does next to nothing (tests/bench/bench_shim.py).
+It was not tried on a GPU: real events cost more, and with CUDA_DEVICE_MAX_CONNECTIONS=1 they can keep computation from
+overlapping while it lasts. GHT_PROFILE_EVERY=N, equal on all ranks, times one in N collectives of each communicator.
 """,
     caveats="""
 A ring holds 65,536 calls a rank (GHT_RING_SLOTS), fewer where space is short; a reader that falls further behind
 loses calls, which are counted in `lost` and in the end record.
 
 The times are those at which the host entered a call. On a GPU that is when the work was enqueued, not when it ran.
+Of NCCL's calls those captured into a CUDA graph are not timed, nor are its replays seen; several calls that share a
+launch are marked dur-invalid unless the library runs them as one.
 
 --attach needs root or CAP_BPF with CAP_PERFMON, and sees calls from then on. What a Gloo group is called and who is in
 it is read from the process's memory at its first call, so a group first used just before the process ends stays
