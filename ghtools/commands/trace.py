@@ -40,7 +40,7 @@ While executions are timed (--profile) a collective of Gloo costs the job's thre
 takes a second record of the ring, so the ring holds half as many calls (tests/bench/bench_profile.py measures it).
 
 With NCCL two CUDA events are recorded around each launch and a thread of the shim asks for them every millisecond:
-0.2 to 0.3 microseconds more a call and 1.6 % of a core, with a driver that does next to nothing (tests/bench/bench_shim.py).
+0.2 to 0.3 microseconds more a call and 1.6 % of a core, with a driver that does next to nothing (bench_shim.py there).
 It was not tried on a GPU: real events cost more, and with CUDA_DEVICE_MAX_CONNECTIONS=1 they can keep computation from
 overlapping while it lasts. GHT_PROFILE_EVERY=N, equal on all ranks, times one in N collectives of each communicator.
 """,
