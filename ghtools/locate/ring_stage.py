@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ghtools.stream.errors import Exit, GhError
+from ghtools.stream.errors import GhError
 from ghtools.stream.records import Change, Finding, Record, Suspect
 
 LINKS = ("link", "group", "host")
 
 
 class RingStage:
-    """`test` runs one test and yields its records; it is called once an episode, and at most every `every_s`.
-
-    `code` is 1 once something slow was confirmed, else 5 once a test could not tell, else 0.
-    """
+    """`test` runs one test and yields its records; it is called once an episode, and at most every `every_s`."""
 
     def __init__(
         self, test: Callable[[Suspect], Iterator[Record]], every_s: float, clock: Callable[[], float],
@@ -25,7 +22,6 @@ class RingStage:
         self._episode = 0
         self._done: int | None = None
         self._last: float | None = None
-        self.code = Exit.OK
 
     def feed(self, record: Record) -> Iterator[Record]:
         """What a test says, after the suspect that asked for it."""
@@ -40,29 +36,19 @@ class RingStage:
         self._done, self._last = self._episode, now
         try:
             for made in self._test(record):
-                if isinstance(made, Finding):
-                    if made.verdict == "cleared":  # all links are sound, so the suspect is
-                        made.what, made.ranks, made.hosts = record.what, record.ranks, record.hosts
-                    self._count(made)
+                if isinstance(made, Finding) and made.verdict == "cleared":  # all links are sound, so the suspect is
+                    made.what, made.ranks, made.hosts = record.what, record.ranks, record.hosts
                 yield made
         except GhError as error:
             self._say(str(error))
-            made = Finding(
+            yield Finding(
                 what=record.what, ranks=record.ranks, hosts=record.hosts, cause=record.cause,
                 verdict="could not tell", by="gh-validate-ring", t_ns=record.t_ns, text=str(error),
             )  # fmt: skip
-            self._count(made)
-            yield made
 
     def finish(self) -> Iterator[Record]:
         """Nothing is owed."""
         return iter(())
-
-    def _count(self, finding: Finding) -> None:
-        if finding.verdict == "confirmed":
-            self.code = Exit.SLOW
-        elif finding.verdict == "could not tell" and self.code == Exit.OK:
-            self.code = Exit.UNKNOWN
 
 
 def asks(suspect: Suspect) -> bool:

@@ -92,7 +92,7 @@ def test_a_slow_rank_of_a_job(job: dict[int, int], clean_env: Env) -> None:
             [*COMMAND, "--sizes", "4M,8M", "--suspects", "-"],
             env=clean_env, input=b"".join(map(encode, given)), capture_output=True, timeout=200, check=False,
         )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 0, done.stderr
     made = records(done.stdout)
     assert [one.kind for one in made if one.kind in ("change", "suspect", "")] == ["change", "suspect", "suspect", ""]
     confirmed = [(one.what, one.ranks) for one in made if isinstance(one, Finding) and one.verdict == "confirmed"]
@@ -106,6 +106,6 @@ def test_a_job_that_is_not_there_is_a_finding_of_the_filter(clean_env: Env) -> N
     done = subprocess.run(
         [*COMMAND, "--suspects", "-"], env=clean_env, input=stream, capture_output=True, timeout=60, check=False
     )
-    assert done.returncode == 5, done.stderr
+    assert done.returncode == 0, done.stderr
     (finding,) = [record for record in records(done.stdout) if isinstance(record, Finding)]
     assert finding.verdict == "could not tell" and "no-such-job" in finding.text
