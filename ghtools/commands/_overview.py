@@ -15,12 +15,13 @@ Each command does one thing and reads and writes one stream of records, so they 
 
 `gh-run` starts a job under the preload shim and runs the chain beside it. `gh-trace` reads the calls of a running
 job (they lie in shared memory, one ring a rank), `gh-period` turns calls into iterations, `gh-bocd` finds where the
-iteration time changed, `gh-profile` says which rank, link or group it is, and `gh-alert` tells people and machines,
-once an episode.
+iteration time changed, `gh-profile` says which rank, link or group it is, `gh-validate-gemm` and `gh-validate-ring`
+prove it by a test, alone or inside the job, and `gh-alert` tells people and machines, once an episode.
 
 The shim records the entry of each communication call and nothing else, until it is asked to time executions for a
-stretch. It never waits, never allocates and never prints; if it cannot be set up the job runs as it would have.
-Everything else happens in other processes, and the job goes on when they die.
+stretch. On that path it never waits, allocates or prints; if it cannot be set up the job runs as it would have.
+Everything else happens in other processes, and the job goes on when they die. Only a test inside the job holds it:
+all ranks before the same iteration, for as long as the test renews its lease, and never over two minutes.
 """
 
 STREAM = """
