@@ -38,8 +38,9 @@ shim: $(LIBS) ## build the preload shim and the native library
 demo: setup ## a real 4-rank job, slowed for real, watched live; leaves out/demo.png and out/demo.ght
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/demo/demo.py --out out
 
-test: setup ## all tests (a skip says why)
-	$(BIN)/python -m pytest -q
+test: setup ## all tests (a skip says why): those without real jobs on all CPUs, then the others one by one
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m 'not system'
+	$(BIN)/python -m pytest -q -m system --durations=20
 
 test-fast: setup ## the tests that take no real job or service
 	$(BIN)/python -m pytest -q -m 'not slow and not system'

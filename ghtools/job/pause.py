@@ -145,10 +145,10 @@ def pause(
         ended = threading.Event()
         renewer = threading.Thread(target=_renew, args=(ranks, page, lease_s, ended), name="pause lease", daemon=True)
         try:
+            page.set_pausing(True, lease_s)  # first: whoever can see a request looks at it
             until = time.monotonic_ns() + int(lease_s * 1e9)
             for rank in ranks:
                 rank.mail.ask(number, stops[rank.rank], until, int(drain_s * 1e9))
-            page.set_pausing(True, lease_s)
             renewer.start()
             _arrive(ranks, number, come_s, deadline_s)
             yield held
