@@ -32,10 +32,11 @@ _GOING = (PauseState.NONE, PauseState.LEFT)
 
 
 class CouldNotTell(GhError):
-    """The test did not come about; the job goes on. Exit 5."""
+    """The test did not come about; the job goes on. Exit 5. `again`: it cost the job nothing and may do at once."""
 
-    def __init__(self, what: str, why: str = "", try_: str = "") -> None:
+    def __init__(self, what: str, why: str = "", try_: str = "", again: bool = False) -> None:
         super().__init__(what, why, try_, Exit.UNKNOWN)
+        self.again = again
 
 
 class Held(Protocol):
@@ -210,7 +211,8 @@ def _arrive(ranks: list[_Rank], number: int, come_s: float, deadline_s: float) -
             (PauseState.LEFT, "went on by itself"),
         ):
             if these := [rank for rank, at in answers.items() if at == state]:
-                raise CouldNotTell("the job could not be held", f"{_ranks(these)} {why}", "again")
+                refused = state == PauseState.REFUSED
+                raise CouldNotTell("the job could not be held", f"{_ranks(these)} {why}", "again", again=refused)
         for rank in ranks:
             if rank.reader.state() != "running":
                 raise CouldNotTell("the job could not be held", f"rank {rank.rank} has gone")

@@ -20,11 +20,14 @@ from ghtools.stream.records import FLAG_EXEC, PHASE_CODE, Calls, Comm, Iters, Jo
 
 from .align import offset
 from .collect import Bounds
+from .cut import Made, consistent
 
 STEADY_ITERS = 3  # with the same number of calls, the last ones of every rank
 KEPT = 64  # iterations of a rank that are remembered
 AHEAD_ITERS = 2  # over the newest iteration that any rank has begun
 ORDINARY = [PHASE_CODE["steady"], PHASE_CODE["warmup"]]
+MOST_CALLS = 1 << 20  # of a rank that are remembered
+MADE = ("seq", "op", "comm", "peer")
 NOTICE_S = 0.15  # for the request to be written and seen
 
 
@@ -54,6 +57,9 @@ class BoundaryFinder:
     running: set[int] = field(default_factory=set)
     world_size: int = 0
     why_not: str = "no call has been seen"
+    _calls: dict[int, list[Calls]] = field(default_factory=dict)  # by rank, from its first call on
+    _cut: set[int] = field(default_factory=set)  # ranks whose first calls are not known
+    _numbers: dict[int, dict[int, int]] = field(default_factory=dict)  # by rank: its number in each communicator
 
     def feed(self, records: Iterable[Record]) -> None:
         """Take what has come."""
@@ -63,10 +69,13 @@ class BoundaryFinder:
                 self.running = {r["rank"] for r in record.ranks if r.get("state") == "running"}
                 self._take(self.finder.job(record))
             elif isinstance(record, Comm):
+                self._numbers.setdefault(record.rank, {})[record.comm] = record.comm_rank
                 self._take(self.finder.comm(record))
             elif isinstance(record, Calls):
                 entries = record.flags & FLAG_EXEC == 0
-                self._take(self.finder.feed(record if entries.all() else _some(record, entries)))
+                calls = record if entries.all() else _some(record, entries)
+                self._keep(calls)
+                self._take(self.finder.feed(calls))
 
     def _take(self, made: Iterable[Record]) -> None:
         for record in made:
@@ -76,6 +85,34 @@ class BoundaryFinder:
                     kept.clear()
                 kept.append(record)
                 del kept[:-KEPT]
+
+    def _keep(self, calls: Calls) -> None:
+        """Remember all calls of a rank's process; once some are missing, or there are too many, none."""
+        kept = self._calls.setdefault(calls.rank, [])
+        if kept and kept[-1].incarnation != calls.incarnation:
+            kept.clear()
+            self._cut.discard(calls.rank)
+        if calls.rank in self._cut or not len(calls.seq):
+            return
+        kept.append(calls)
+        if calls.lost or int(kept[0].seq[0]) != 0 or int(calls.seq[-1]) >= MOST_CALLS:
+            self._cut.add(calls.rank)
+            kept.clear()
+
+    def made(self) -> dict[int, Made] | None:
+        """All calls of all running ranks; None unless all of them are known."""
+        found: dict[int, Made] = {}
+        for rank in sorted(self.running):
+            kept = self._calls.get(rank, [])
+            if rank in self._cut or not kept:
+                return None
+            seq, op, comm, peer = (np.concatenate([getattr(c, name) for c in kept]) for name in MADE)
+            order = np.argsort(seq, kind="stable")
+            if not np.array_equal(seq[order], np.arange(len(seq))):
+                return None
+            numbers = self._numbers.get(rank, {})
+            found[rank] = Made(op[order], comm[order].astype(np.uint64), peer[order], numbers)
+        return found
 
     def places(self) -> dict[int, Place] | None:
         """Where each running rank stands; None if that cannot be said of all (`why_not` says why)."""
@@ -97,10 +134,13 @@ class BoundaryFinder:
         return found
 
 
-def meet(places: Mapping[int, Place], now_ns: int, notice_s: float = NOTICE_S) -> Boundary | None:
-    """An iteration that no rank can have begun `notice_s` from now; None if the iterations have no length.
+def meet(
+    places: Mapping[int, Place], now_ns: int, notice_s: float = NOTICE_S, made: Mapping[int, Made] | None = None
+) -> Boundary | None:
+    """An iteration that no rank can have begun `notice_s` from now; None if none can be told.
 
-    `now_ns` and the times of all places are on one clock, good to half an iteration.
+    `now_ns` and the times of all places are on one clock, good to half an iteration. With all calls in `made` the
+    begins are moved to where the ranks can really stop together (cut.py); without, they are believed.
     """
     bounds = {rank: place.bounds for rank, place in places.items()}
     first = min(bounds)
@@ -115,6 +155,15 @@ def meet(places: Mapping[int, Place], now_ns: int, notice_s: float = NOTICE_S) -
         rank: int(b.seq[-1]) + places[rank].calls * (target - int(b.index[-1]) - shift[rank])
         for rank, b in bounds.items()
     }
+    if made is not None:
+        common = min(int(b.index[-1]) + shift[r] for r, b in bounds.items())
+        begins = {
+            r: int(b.seq[-1]) - places[r].calls * (int(b.index[-1]) + shift[r] - common) for r, b in bounds.items()
+        }
+        cut = consistent(made, begins, {r: place.calls for r, place in places.items()})
+        if cut is None:
+            return None
+        stops = {rank: stop + cut[rank] - begins[rank] for rank, stop in stops.items()}
     return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s)
 
 

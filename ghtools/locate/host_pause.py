@@ -62,7 +62,7 @@ class HostPause:
     def _where(self, asked: Request) -> Reply:
         job = choose_job(jobs(), self._job)
         try:
-            places = find_places(job, min(asked.lease_s, MOST_S), whole=False)
+            places, _ = find_places(job, min(asked.lease_s, MOST_S), whole=False)
         except CouldNotTell as error:
             return Reply(FAILED, str(error))
         behind_ns = redis_clock_ns(self._url) - time.time_ns()

@@ -13,11 +13,13 @@ from ghtools.source.live import LiveSource, job_path_of
 from ghtools.stream.bus_link import BusUrl
 
 from .boundary import Boundary, BoundaryFinder, Place, meet
+from .cut import Made
 
 FIND_S = 60.0  # for the iteration to be found
 COME_S = 5.0  # for ranks that have not made a call yet
 POLL_S = 0.01
 ATTEMPTS = 3
+TOGETHER_S = 1.0  # and three iterations: within that of the first rank the others come, or never
 COME_FACTOR = 4.0  # the boundary may be that much later than foretold
 
 
@@ -47,10 +49,10 @@ def stopped(
             come_s = DEADLINE_S + COME_FACTOR * where.in_s
             now = job_path_of(job.job, lambda: False)
             try:
-                held = stack.enter_context(pause(now, where.stops, come_s, DEADLINE_S + 2 * where.iteration_s))
+                held = stack.enter_context(pause(now, where.stops, come_s, TOGETHER_S + 3 * where.iteration_s))
                 break
             except CouldNotTell as error:
-                if not left:
+                if not (left and error.again):  # another wait for ranks that do not come would harm the job
                     raise
                 say(f"{error}; once more")
         began = time.monotonic()
@@ -58,8 +60,10 @@ def stopped(
         yield held
 
 
-def find_places(job: JobDir, find_s: float, whole: bool) -> dict[int, Place]:
-    """Follow the job until it is known where its ranks on this host stand; `whole`: it must have no others.
+def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Place], dict[int, Made] | None]:
+    """Follow the job until it is known where its ranks on this host stand, and all their calls if they are there.
+
+    `whole`: it must have no ranks elsewhere.
 
     CouldNotTell if that does not come about within `find_s`.
     """
@@ -79,7 +83,7 @@ def find_places(job: JobDir, find_s: float, whole: bool) -> dict[int, Place]:
             if source.done or not job.alive:
                 raise CouldNotTell(f"cannot hold job {job.job}", "it has ended")
             if (complete or not whole) and (places := finder.places()) is not None:
-                return places
+                return places, finder.made()
             if waited_s > find_s:
                 raise CouldNotTell(f"cannot hold job {job.job}", f"{finder.why_not} after {find_s:g} s")
             time.sleep(POLL_S)
@@ -88,7 +92,8 @@ def find_places(job: JobDir, find_s: float, whole: bool) -> dict[int, Place]:
 
 
 def _find(job: JobDir, find_s: float) -> Boundary:
-    where = meet(find_places(job, find_s, whole=True), time.time_ns())
+    places, made = find_places(job, find_s, whole=True)
+    where = meet(places, time.time_ns(), made=made)
     if where is None:
-        raise CouldNotTell(f"cannot hold job {job.job}", "its iterations have no length")
+        raise CouldNotTell(f"cannot hold job {job.job}", "there is no point at which all its ranks can stop together")
     return where

@@ -19,12 +19,11 @@ from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 Env = dict[str, str]
-STEPS = 100
 
 
 def start(env: Env, out: Path, *options: str) -> subprocess.Popen[str]:
     """A 4-rank job under the shim, named as the file `out`, to which it writes the loss of each step."""
-    script = [str(ROOT / "tests/jobs/mixed.py"), "--steps", str(STEPS), *options]
+    script = [str(ROOT / "tests/jobs/mixed.py"), *options]
     command = ["torchrun", "--standalone", "--nproc-per-node", "4", *script]
     env = {**env, "LD_PRELOAD": str(SHIM), "GHT_JOB": out.name, "OMP_NUM_THREADS": "1"}
     with open(out, "a") as file:  # each line goes to the end, whoever writes
@@ -36,13 +35,13 @@ def losses(out: Path) -> list[tuple[str, ...]]:
     return sorted(re.findall(r"step (\d+) replica (\d+) loss (\d+\.\d+(?:e-?\d+)?)", out.read_text()))
 
 
-@pytest.mark.parametrize("layout", ["--dp 4", "--tp 2 --pp 2"])
+@pytest.mark.parametrize(("layout", "steps"), [("--dp 4", 200), ("--tp 2 --pp 2", 70)])
 def test_losses_are_those_of_a_job_that_was_never_held(
-    layout: str, clean_env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str, steps: int, clean_env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setenv("GHT_DIR", clean_env["GHT_DIR"])
-    options = [*layout.split(), "--batch", "256"]
+    options = [*layout.split(), "--batch", "256", "--steps", str(steps)]
     plain = start(clean_env, tmp_path / "plain", *options)
     _, err = plain.communicate(timeout=120)
     assert plain.returncode == 0, err
@@ -68,4 +67,4 @@ def test_losses_are_those_of_a_job_that_was_never_held(
     assert job.returncode == 0, err
     assert held >= 2, said
     assert losses(tmp_path / "held") == losses(tmp_path / "plain")
-    assert len(losses(tmp_path / "plain")) >= STEPS
+    assert len(losses(tmp_path / "plain")) >= steps
