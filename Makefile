@@ -12,7 +12,7 @@ TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check bench bench-detect man shim clean
+.PHONY: help setup demo test test-long test-again test-fast check bench bench-detect man shim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,8 +39,14 @@ demo: setup ## a real 4-rank job, slowed for real, watched live; leaves out/demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/demo/demo.py --out out
 
 test: setup ## all tests (a skip says why): those without real jobs on all CPUs, then the others one by one
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m 'not system'
-	$(BIN)/python -m pytest -q -m system --durations=20
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m 'not system'; plain=$$?; \
+	$(BIN)/python -m pytest -q -m 'system and not long' --durations=20; exit $$((plain | $$?))
+
+test-long: setup ## the tests that take half a minute and more each, of real jobs (CI runs them, too)
+	$(BIN)/python -m pytest -q -m long --durations=20
+
+test-again: setup ## the tests that failed the last time
+	$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 test-fast: setup ## the tests that take no real job or service
 	$(BIN)/python -m pytest -q -m 'not slow and not system'

@@ -44,8 +44,11 @@ JOBS: dict[str, tuple[str, int, str]] = {
     "DTensor tensor parallel x data parallel": ("tensor.py", 4, ""),
     "Hugging Face Trainer": ("hf_trainer.py", 2, ""),
 }
-# Much like another one: measured for the table, not in every run of the tests.
-TABLE_ONLY = {"own loop, one all-reduce a parameter", "FSDP2, norm clipped", "pipelining, GPipe"}
+# Much like another one, or of an uncommon kind.
+LONG = {
+    "own loop, one all-reduce a parameter", "FSDP2, norm clipped", "pipelining, GPipe", "DDP, one bucket",
+    "own loop, one all-reduce",
+}  # fmt: skip
 # Jobs of equal calls, one an iteration, and the marker that says so.
 ONE_CALL = {"DDP, one bucket": "op=all_reduce", "own loop, one all-reduce": "op=all_reduce"}
 OUTLIER = PHASE_CODE["outlier"]
@@ -127,7 +130,9 @@ def run_attached(job: list[str], env: Env, times: Path, stream: Path) -> tuple[i
     return process.returncode or traced.returncode, err
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name not in TABLE_ONLY])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in JOBS]
+)
 def test_iteration_time_is_the_loops_own(name: str, clean_env: Env, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     if JOBS[name][0] == "hf_trainer.py":
@@ -154,7 +159,7 @@ def test_iteration_time_is_the_loops_own(name: str, clean_env: Env, tmp_path: Pa
     assert count > 20
 
 
-@pytest.mark.parametrize("name", ["plain DDP", "pipelining, 1F1B"])
+@pytest.mark.parametrize("name", ["plain DDP", pytest.param("pipelining, 1F1B", marks=pytest.mark.long)])
 def test_attached_without_the_shim(name: str, clean_env: Env, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ghtools.source.uprobe import check

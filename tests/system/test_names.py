@@ -82,6 +82,7 @@ def test_the_slow_rank_of_a_real_job_is_named(clean_env: Env, tmp_path: Path) ->
 
 
 @pytest.mark.timeout(280)
+@pytest.mark.long
 def test_a_slow_rank_of_another_host_is_named(clean_env: Env, tmp_path: Path) -> None:
     """Host 0 sees the job get slow, has all hosts time executions over Redis, and names a rank of host 1."""
     (tmp_path / "redis").mkdir()
@@ -116,6 +117,7 @@ def test_a_slow_rank_of_another_host_is_named(clean_env: Env, tmp_path: Path) ->
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.long
 def test_gh_trace_times_a_number_of_iterations(clean_env: Env, tmp_path: Path) -> None:
     out = tmp_path / "trace.ght"
     command = ["gh-run", "--job", "p", "--pipe", "gh-trace", "--", *torchrun(90, 2)]

@@ -35,7 +35,9 @@ def losses(out: Path) -> list[tuple[str, ...]]:
     return sorted(re.findall(r"step (\d+) replica (\d+) loss (\d+\.\d+(?:e-?\d+)?)", out.read_text()))
 
 
-@pytest.mark.parametrize(("layout", "steps"), [("--dp 4", 200), ("--tp 2 --pp 2", 70)])
+@pytest.mark.parametrize(
+    ("layout", "steps"), [("--dp 4", 200), pytest.param("--tp 2 --pp 2", 70, marks=pytest.mark.long)]
+)
 def test_losses_are_those_of_a_job_that_was_never_held(
     layout: str, steps: int, clean_env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

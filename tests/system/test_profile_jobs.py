@@ -29,18 +29,21 @@ def said(found: Outcome) -> str:
     return "\n".join([found.explained, *(f"{s.verdict}: {s.text}" for s in found.said)])
 
 
-@pytest.mark.parametrize("name", ["tp2dp2", "pp2dp2"])
+@pytest.mark.parametrize("name", ["tp2dp2", pytest.param("pp2dp2", marks=pytest.mark.long)])
 def test_a_rank_under_a_quota_is_named(name: str, tmp_path: Path) -> None:
     found = outcome(name, tmp_path)
     assert found.verdict == "right", said(found)
 
 
+@pytest.mark.long
 def test_a_slow_link_of_a_host_is_named(tmp_path: Path) -> None:
     found = outcome("link 2 hosts", tmp_path)
     assert found.verdict == "right", said(found)
 
 
-@pytest.mark.parametrize("name", ["healthy dp4", "heavier stage"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) for name in ("healthy dp4", "heavier stage", "uneven")]
+)
 def test_nobody_is_blamed(name: str, tmp_path: Path) -> None:
     found = outcome(name, tmp_path)
     assert not [s for s in found.said if s.verdict == "attributed"], said(found)

@@ -63,7 +63,9 @@ def test_healthy_ranks(ranks: int, topology: str, links: int | None, passes: int
     assert [one[0] for one in findings(done.stdout)] == ["cleared"]
 
 
-@pytest.mark.parametrize(("ranks", "topology", "victim"), [(16, "ring", 5), (8, "both", 2)])
+@pytest.mark.parametrize(
+    ("ranks", "topology", "victim"), [(16, "ring", 5), pytest.param(8, "both", 2, marks=pytest.mark.long)]
+)
 def test_a_rank_under_a_quota_is_named(ranks: int, topology: str, victim: int) -> None:
     words = [COMMAND, "--ranks", f"0-{ranks - 1}", "--topology", topology, "--sizes", "8M,16M", "-v"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -79,6 +81,7 @@ def test_a_rank_under_a_quota_is_named(ranks: int, topology: str, victim: int) -
 
 
 @pytest.mark.skipif(bool(host.unable()), reason=host.unable() or "")
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [-1, 2])
 def test_hosts(slow: int, tmp_path: Path) -> None:
     """Six ranks on as many hosts; the NIC of one at a fraction of what the others do."""

@@ -79,6 +79,7 @@ def test_the_links_of_a_job(job: dict[int, int], clean_env: Env) -> None:
     assert listening(job) == before
 
 
+@pytest.mark.long
 def test_a_slow_rank_of_a_job(job: dict[int, int], clean_env: Env) -> None:
     """As a filter: a suspected link is tested, once; the rank whose CPU is throttled is slow to all its partners."""
     suspect = Suspect(what="link", ranks=[1, 2], cause="communication", verdict="attributed")
