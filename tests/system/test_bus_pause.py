@@ -53,6 +53,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     clean_env["PATH"] = f"{BIN}:{clean_env['PATH']}"
     socket = f"/tmp/ght-test-{os.getpid()}.sock"  # namespaces share files, so Redis needs no network
     with ExitStack() as stack:
+        stack.callback(lambda: Path(socket).unlink(missing_ok=True))
         redis = RedisServer(tmp_path, options=("--unixsocket", socket))
         stack.callback(redis.close)
         hosts = stack.enter_context(Hosts(2))
