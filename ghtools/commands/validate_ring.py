@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -155,17 +156,18 @@ def main(
     where = parse_where(interface)
     told = _graph(graph, len(chosen), tell)  # now, while no job stands still
 
-    def make(fabric: Fabric, hosts: dict[int, str]) -> RingTest:
+    def make(fabric: Fabric, hosts: dict[int, str], left_s: Callable[[], float] = lambda: math.inf) -> RingTest:
         from ghtools.locate.ring_plan import plan as plan_links
         from ghtools.locate.ring_test import RingTest
 
         schedule, how = plan_links(sorted(fabric.ends), hosts, topology, told)
         tell(f"{len(schedule.links)} links of {len(fabric.ends)} ranks in {schedule.passes} passes: {how}")
-        return RingTest(fabric, schedule, plan, how, tell, show)
+        return RingTest(fabric, schedule, plan, how, tell, show, left_s)
 
     @contextmanager
     def over_tasks(held: Held) -> Iterator[RingTest]:
         """One test over held ranks; the listeners are let go after it."""
+        from ghtools.job.budget import left_s
         from ghtools.locate.ring_fabric import TaskFabric
 
         these = chosen or held.ranks
@@ -173,7 +175,7 @@ def main(
             raise GhError(f"cannot test rank {missing[0]}", "it is not among the ranks of the job", "--ranks of it")
         fabric = TaskFabric(held, these, where)
         try:
-            yield make(fabric, dict(held.hosts))
+            yield make(fabric, dict(held.hosts), lambda: left_s(held))
         finally:
             fabric.close()
 

@@ -139,6 +139,17 @@ def judge(
     return sorted(findings, key=lambda finding: (order[finding.verdict], -finding.ratio, finding.ranks))
 
 
+def any_slow(all_: Sequence[Measured], history: Mapping[Key, Past]) -> bool:
+    """Whether some device is slow beyond its spread in one of these measurements."""
+    return any(
+        compare(one, reference).verdict == "slow"
+        for one in all_
+        if one.status == "ok"
+        for reference in (peers_of(one, all_), past_of(one, history))
+        if reference
+    )
+
+
 def unclear_tests(all_: Sequence[Measured], history: Mapping[Key, Past]) -> list[str]:
     """The tests in which some device was slower within the spread, or not far out of it: more repeats may tell."""
     tests = set()

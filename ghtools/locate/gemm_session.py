@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ghtools.job.budget import left_s
 from ghtools.job.pause import Held
 from ghtools.stream.errors import Exit, GhError
 from ghtools.stream.records import Finding, Record
 
 from . import gemm_baseline
-from .gemm_judge import judge, sound, unclear_tests
+from .gemm_judge import any_slow, judge, sound, unclear_tests
 from .gemm_test import Plan, measure, pooled, records_of
 from .measured import Measured
 
@@ -29,14 +31,27 @@ class Session:
     def test(self, held: Held, ranks: Sequence[int] | None = None) -> list[Measured]:
         """Measure on the ranks that are held (or those given of them), once more where that could not tell.
 
-        GhError for a rank that is not there.
+        In a job, which waits meanwhile, no further test is made once one has shown beyond doubt who is slow, and none
+        is begun for which there is no time. GhError for a rank that is not there.
         """
         if missing := sorted(set(ranks or ()) - set(held.ranks)):
             raise GhError(f"cannot test rank {missing[0]}", f"there are ranks {held.ranks[0]} to {held.ranks[-1]}")
         chosen = ranks if ranks is not None else held.ranks
-        measured = measure(held, chosen, self.plan)
-        if again := unclear_tests(measured, self._history):
-            measured = pooled(measured, measure(held, chosen, replace(self.plan, tests=tuple(again))))
+        measured: list[Measured] = []
+        for test in self.plan.tests:
+            made = self._one(held, chosen, replace(self.plan, tests=(test,)))
+            measured += made
+            if math.isfinite(left_s(held)) and any_slow(made, self._history):
+                break
+        return measured
+
+    def _one(self, held: Held, ranks: Sequence[int], plan: Plan) -> list[Measured]:
+        """One test of those of the plan, twice if the first was not clear and there is time for a second."""
+        began = time.monotonic()
+        measured = measure(held, ranks, plan)
+        took_s = time.monotonic() - began
+        if unclear_tests(measured, self._history) and left_s(held) > took_s:
+            measured = pooled(measured, measure(held, ranks, plan))
         return measured
 
     def judged(self, measured: Sequence[Measured], suspects: Collection[int] | None = None) -> list[Record]:

@@ -25,6 +25,7 @@ CONNECTS_SENDS, BOTH_AT_ONCE = 1, 4  # GH_LINK_WAYS of csrc/tasks/tasks.h
 LATENCY, CPU, WALL, FIRST = 0, 1, 2, 3  # enum gh_link_value
 MAX_SIZES = ARGS - 9
 PINGS = 32
+SMALL = (1 << 20, 4 << 20)
 START_S = 5.0  # for an answer to come back, over what the task itself may take
 
 
@@ -40,10 +41,16 @@ class Plan:
     most: int = 8  # links that are tested again, alone, the slowest first
     rounds: int = 3
     alone_s: float = 0.3  # that an exchange alone is to take at least: a CPU quota is not seen in less (FIELD.md)
+    at_once: bool = False  # what looks slow and its ends with other partners in one stage
 
     def for_job(self) -> Plan:
-        """The same for a job that stands still meanwhile: quicker, with fewer second looks."""
-        return replace(self, soft_s=0.7, hard_s=min(self.hard_s, 10.0), most=2, alone_s=0.1)
+        """The same for a job that stands still meanwhile: quicker, with fewer second looks.
+
+        Small sizes come first: over a link that is very slow even one large transfer would take too long.
+        """
+        small = tuple(size for size in SMALL if size < min(self.sizes))
+        sizes = (small + self.sizes)[:MAX_SIZES]
+        return replace(self, sizes=sizes, soft_s=0.4, hard_s=min(self.hard_s, 10.0), most=2, alone_s=0.1, at_once=True)
 
 
 @dataclass(frozen=True)

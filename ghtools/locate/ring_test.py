@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ from .ring_judge import (
 from .ring_records import Told, findings, link_records
 from .ring_table import lines
 
+FEWEST_ROUNDS = 2  # one could be chance
 MAX_REPEATS = 32  # of an exchange alone
 SMALLEST = 1 << 20  # bytes of a transfer alone; less tells of latency
 
@@ -39,7 +41,8 @@ SMALLEST = 1 << 20  # bytes of a transfer alone; less tells of latency
 class RingTest:
     """One test of all links of a schedule. `run` yields its records; `code` then says how it ended.
 
-    `say` hears sentences, `show` the rows of the table.
+    `say` hears sentences, `show` the rows of the table. `left_s` tells how long the test may still take: rounds that do
+    not fit are left out, and what they would have told is not told.
     """
 
     def __init__(
@@ -50,9 +53,10 @@ class RingTest:
         how: str,
         say: Callable[[str], None],
         show: Callable[[str], None],
+        left_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._fabric, self._schedule, self._plan, self._how = fabric, schedule, plan, how
-        self._say, self._show = say, show
+        self._say, self._show, self._left_s = say, show, left_s
         self._step = schedule.passes
         self.seen: list[Exchanged] = []
         self.code = Exit.UNKNOWN
@@ -98,8 +102,10 @@ class RingTest:
         )
         rounds: dict[Link, list[Exchanged]] = {}
         plan = self._alone_plan(kind, suspects)
-        yield from self._rounds([*suspects, *sound], "alone", plan, rounds)
-        made = alone(rounds, sound)
+        ranks = sorted({rank for link in (*judged.sound, *sound) if types[link] == kind for rank in link})
+        others = second_pairs(suspects, types, ranks, lambda link: self._type(link) == kind) if plan.at_once else []
+        yield from self._rounds([*suspects, *others, *sound], "alone", plan, rounds)
+        made = alone(rounds, sound) if min(map(len, rounds.values()), default=0) >= FEWEST_ROUNDS else None
         if made is None:
             untold += suspects
             return
@@ -108,7 +114,9 @@ class RingTest:
         slow = [link for link in suspects if link in made and made[link].slow]
         if not slow:
             return  # and those that were less slow in their pass are no worse alone
-        ranks = sorted({rank for link in (*judged.sound, *sound) if types[link] == kind for rank in link})
+        if plan.at_once:
+            untold += look_slow[self._plan.most :]
+            return
         second = second_pairs(slow, types, ranks, lambda link: self._type(link) == kind)
         self._say(f"{len(slow)} slow: once more, and both ends with other partners, {len(second)} pairs")
         again: dict[Link, list[Exchanged]] = {}
@@ -122,12 +130,18 @@ class RingTest:
     def _rounds(
         self, links: Sequence[Link], phase: str, plan: Plan, made: dict[Link, list[Exchanged]]
     ) -> Iterator[Record]:
-        """Each link alone, in turn, several times over."""
-        for _ in range(plan.rounds):
+        """Each link alone, in turn, several times over, as long as there is time for a round."""
+        took_s = 0.0
+        for done in range(plan.rounds):
+            if self._left_s() < took_s:
+                self._say(f"{done} of {plan.rounds} rounds: there was no time for more")
+                break
+            began = time.monotonic()
             for link in links:
                 for one in self._fabric.exchange([link], plan):
                     made.setdefault(link, []).append(one)
                     yield from link_records(one, self._fabric, plan, self._step, phase)
+            took_s = time.monotonic() - began
         self._step += 1
 
     def _alone_plan(self, kind: str, suspects: Sequence[Link]) -> Plan:

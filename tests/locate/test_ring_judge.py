@@ -9,8 +9,10 @@ import pytest
 from ghtools.locate.ring_fabric import Plan
 from ghtools.locate.ring_judge import Alone, Exchanged, alone, ends_of, first, second_pairs
 from ghtools.locate.ring_judge import Link as Link_
+from ghtools.locate.ring_plan import plan as plan_links
+from ghtools.locate.ring_test import RingTest
 from ghtools.stream.errors import Exit
-from ghtools.stream.records import Link
+from ghtools.stream.records import Finding, Link
 
 from .ring_sim import Sim, run_test
 
@@ -65,6 +67,34 @@ def test_four_ranks() -> None:
     assert test.code == Exit.SLOW
 
 
+JOB = Plan().for_job()
+
+
+@pytest.mark.parametrize("n", [4, 8, 16])
+def test_a_slow_rank_and_a_slow_link_in_a_job(n: int) -> None:
+    """Where a job waits, the second partners are tested together with what looks slow: it names the same."""
+    for seed in range(5):
+        sim = Sim(n, ranks={2: 0.3}, spread=0.08, crowd=2.0, seed=seed)
+        _, found, _ = run_test(sim, plan=JOB)
+        named = [(one.what, one.ranks) for one in found if one.verdict == "confirmed"]
+        assert named == [("rank", [2])], [one.text for one in found]
+        _, found, _ = run_test(Sim(n, links={frozenset((1, 2)): 0.4}, seed=seed), plan=JOB)
+        expected = ["link"] if n > 4 else ["link", "rank"]  # of four, too few are left to clear both ends
+        assert found[0].what in expected and set(found[0].ranks) <= {1, 2}
+    for seed in range(40):
+        test, found, _ = run_test(Sim(n, spread=0.12, crowd=3.0, seed=seed), plan=JOB)
+        assert test.code != Exit.SLOW, (seed, [one.text for one in found])
+
+
+def test_without_time_for_a_second_round_nothing_is_told() -> None:
+    sim = Sim(8, ranks={2: 0.3})
+    schedule, how = plan_links(range(8), {rank: end.host for rank, end in sim.ends.items()}, "ring")
+    test = RingTest(sim, schedule, JOB, how, lambda text: None, lambda text: None, lambda: -1.0)
+    found = [record for record in test.run() if isinstance(record, Finding)]
+    assert test.code == Exit.UNKNOWN
+    assert {one.verdict for one in found} == {"could not tell"}
+
+
 def test_two_ranks_have_nothing_to_compare_with() -> None:
     test, found, _ = run_test(Sim(2, ranks={1: 0.1}))
     assert test.code == Exit.UNKNOWN
@@ -117,11 +147,11 @@ def test_a_slow_host_is_named_as_a_host() -> None:
 
 def test_a_slow_host_of_three_is_told_by_pairs_that_the_passes_did_not_have() -> None:
     # Of the three links between hosts in the ring one alone is sound: it is not enough to compare with.
-    for seed in range(5):
+    for seed, plan in ((seed, plan) for seed in range(5) for plan in (Plan(), JOB)):
         sim = Sim(6, per_host=2, spread=0.1, seed=seed)
         for rank, other in ((1, 2), (3, 4), (0, 2), (0, 3), (1, 3), (2, 4), (2, 5), (3, 5)):
             sim.links[frozenset((rank, other))] = 0.05
-        test, found, _ = run_test(sim)
+        test, found, _ = run_test(sim, plan=plan)
         assert [(f.what, f.ranks, f.verdict) for f in found] == [("host", [2, 3], "confirmed")]
         assert test.code == Exit.SLOW
 
