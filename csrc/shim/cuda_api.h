@@ -12,16 +12,20 @@
 typedef void *gh_cu_context;
 typedef void *gh_cu_stream;
 typedef void *gh_cu_event;
+typedef unsigned long long gh_cu_memory; /* an address on the device */
 
 #define GH_CU_SUCCESS 0
+#define GH_CU_OUT_OF_MEMORY 2
 #define GH_CU_NOT_INITIALIZED 3
 #define GH_CU_NOT_READY 600
 #define GH_CU_CAPTURE_NONE 0
 #define GH_CU_MODE_RELAXED 2
+#define GH_CU_NON_BLOCKING 1u /* of a stream: it does not wait for the default stream, nor that for it */
 #define GH_CU_LEGACY ((gh_cu_stream)1)
 #define GH_CU_PER_THREAD ((gh_cu_stream)2)
 
-/* F(member, symbol, symbol of older drivers or "", needed, parameters) */
+/* F(member, symbol, symbol of older drivers or "", needed, parameters). Those that are not needed are NULL where the
+ * driver has none: who uses them asks. */
 #define GH_CUDA_FUNCTIONS(F)                                                                                \
     F(context, "cuCtxGetCurrent", "", 1, (gh_cu_context * out))                                             \
     F(push, "cuCtxPushCurrent_v2", "", 1, (gh_cu_context context))                                          \
@@ -37,7 +41,21 @@ typedef void *gh_cu_event;
     F(query, "cuEventQuery", "", 1, (gh_cu_event event))                                                    \
     F(elapsed, "cuEventElapsedTime_v2", "cuEventElapsedTime", 1,                                            \
       (float *ms, gh_cu_event begin, gh_cu_event end))                                                      \
-    F(exchange_mode, "cuThreadExchangeStreamCaptureMode", "", 1, (int *mode))
+    F(exchange_mode, "cuThreadExchangeStreamCaptureMode", "", 1, (int *mode))                               \
+    F(mem_info, "cuMemGetInfo_v2", "", 0, (size_t * unused, size_t *total))                                 \
+    F(alloc, "cuMemAlloc_v2", "", 0, (gh_cu_memory * out, size_t bytes))                                    \
+    F(free, "cuMemFree_v2", "", 0, (gh_cu_memory at))                                                       \
+    F(put, "cuMemcpyHtoD_v2", "", 0, (gh_cu_memory to, const void *from, size_t bytes))                     \
+    F(get, "cuMemcpyDtoH_v2", "", 0, (void *to, gh_cu_memory from, size_t bytes))                           \
+    F(put_on, "cuMemcpyHtoDAsync_v2", "", 0,                                                                \
+      (gh_cu_memory to, const void *from, size_t bytes, gh_cu_stream stream))                               \
+    F(get_on, "cuMemcpyDtoHAsync_v2", "", 0,                                                                \
+      (void *to, gh_cu_memory from, size_t bytes, gh_cu_stream stream))                                     \
+    F(set_on, "cuMemsetD32Async", "", 0,                                                                    \
+      (gh_cu_memory to, unsigned value, size_t words, gh_cu_stream stream))                                 \
+    F(stream_create, "cuStreamCreate", "", 0, (gh_cu_stream * out, unsigned flags))                         \
+    F(stream_destroy, "cuStreamDestroy_v2", "", 0, (gh_cu_stream stream))                                   \
+    F(stream_wait, "cuStreamSynchronize", "", 0, (gh_cu_stream stream))
 
 #define GH_CU_MEMBER_(member, symbol, older, needed, PARAMS) int(*member) PARAMS;
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "fakecuda.h"
@@ -25,6 +26,7 @@
 #define IMPLICIT 906
 #define GLOBAL 0
 #define RELAXED 2
+#define ENDED 256
 
 struct context;
 
@@ -34,6 +36,9 @@ struct stream {
     int64_t busy, takes; /* time at which its work is done; how long a kernel takes */
     int capture, fails, never;
     long records, kernels;
+    long issued, finished; /* work that another library does, and says when it is done */
+    int64_t ended[ENDED];
+    int made; /* by cuStreamCreate */
 };
 
 struct context {
@@ -47,6 +52,7 @@ struct event {
     struct context *context;
     unsigned long long id; /* of the context: another may come to its address */
     int64_t time;
+    long after; /* that much of the stream's work is before it */
     int recorded;
     struct stream *stream;
 };
@@ -153,6 +159,21 @@ static void safe(const char *who)
         die("%s: spoils a capture that is under way", who);
 }
 
+static int stream_done(const struct stream *s)
+{
+    return s->busy <= now() && !s->never && s->finished == s->issued;
+}
+
+/* When it was reached; INT64_MAX = not yet. */
+static int64_t event_time(const struct event *e)
+{
+    const struct stream *s = e->stream;
+    if (s->never || s->finished < e->after)
+        return INT64_MAX;
+    int64_t ended = e->after ? s->ended[e->after % ENDED] : 0;
+    return e->time > ended ? e->time : ended;
+}
+
 /* ---- the driver ---- */
 
 API int cuCtxGetCurrent(void **out)
@@ -222,7 +243,7 @@ API int cuStreamQuery(void *stream)
     safe("cuStreamQuery");
     if (s->capture || (s == &s->context->legacy && captures(s->context)))
         die("cuStreamQuery: of a stream that is captured");
-    return leave(s->busy <= now() && !s->never ? 0 : NOT_READY);
+    return leave(stream_done(s) ? 0 : NOT_READY);
 }
 
 API int cuThreadExchangeStreamCaptureMode(int *in_out)
@@ -243,6 +264,7 @@ API int cuEventCreate(void **out, unsigned flags)
     if (flags)
         die("cuEventCreate: flags %u", flags);
     struct event *e = calloc(1, sizeof *e);
+    counts[FAKE_LIVE_EVENTS]++;
     e->magic = EVENT;
     e->context = current("cuEventCreate");
     e->id = e->context->id;
@@ -255,6 +277,7 @@ API int cuEventDestroy_v2(void *event)
     enter(FAKE_OTHER);
     struct event *e = event_of("cuEventDestroy", event);
     e->magic = DEAD;
+    counts[FAKE_LIVE_EVENTS]--;
     free(e);
     return leave(0);
 }
@@ -275,6 +298,7 @@ API int cuEventRecord(void *event, void *stream)
     s->records++;
     e->recorded = 1;
     e->stream = s;
+    e->after = s->issued;
     e->time = s->busy > now() ? s->busy : now();
     return leave(0);
 }
@@ -286,7 +310,7 @@ API int cuEventQuery(void *event)
     safe("cuEventQuery");
     if (!e->recorded)
         die("cuEventQuery: never recorded");
-    int done = e->time <= now() && !e->stream->never;
+    int done = event_time(e) <= now();
     counts[FAKE_FINISHED] += done;
     return leave(done ? 0 : NOT_READY);
 }
@@ -295,11 +319,13 @@ API int cuEventElapsedTime(float *ms, void *begin, void *end)
 {
     enter(FAKE_ELAPSED);
     struct event *a = event_of("cuEventElapsedTime", begin), *b = event_of("cuEventElapsedTime", end);
-    if (!a->recorded || !b->recorded || a->time > now() || b->time > now())
+    if (!a->recorded || !b->recorded || event_time(a) > now() || event_time(b) > now())
         die("cuEventElapsedTime: an event that is not complete");
-    *ms = (float)((double)(b->time - a->time) / 1e6);
+    *ms = (float)((double)(event_time(b) - event_time(a)) / 1e6);
     return leave(0);
 }
+
+#include "fakecuda_memory.h"
 
 /* ---- what tests and the test library of NCCL's ABI do with it ---- */
 
@@ -367,6 +393,22 @@ API void fake_cuda_kernel(void *stream)
     s->kernels++;
     if (!s->capture)
         s->busy = (s->busy > now() ? s->busy : now()) + s->takes;
+    pthread_mutex_unlock(&lock);
+}
+
+API void fake_cuda_issue(void *stream)
+{
+    pthread_mutex_lock(&lock);
+    stream_of("work", stream)->issued++;
+    pthread_mutex_unlock(&lock);
+}
+
+API void fake_cuda_finish(void *stream)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *s = stream_of("the end of work", stream);
+    s->finished++;
+    s->ended[s->finished % ENDED] = now();
     pthread_mutex_unlock(&lock);
 }
 

@@ -4,6 +4,7 @@
 
 /* FOR TESTS ONLY: how a test moves the libcuda of fakecuda.c. */
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -16,6 +17,11 @@ enum {
     FAKE_POPS,
     FAKE_STREAM_QUERIES,
     FAKE_OTHER,
+    FAKE_ALLOCS,
+    FAKE_COPIES,
+    FAKE_LIVE_EVENTS,  /* these three: how many there are now */
+    FAKE_LIVE_STREAMS, /* of cuStreamCreate */
+    FAKE_LIVE_MEMORY,  /* bytes */
     FAKE_COUNTS
 };
 
@@ -41,12 +47,26 @@ extern int cuEventRecord(void *, void *);
 extern int cuEventQuery(void *);
 extern int cuEventElapsedTime(float *, void *, void *);
 
+extern int cuMemGetInfo_v2(size_t *, size_t *);
+extern int cuMemAlloc_v2(unsigned long long *, size_t);
+extern int cuMemFree_v2(unsigned long long);
+extern int cuMemcpyHtoD_v2(unsigned long long, const void *, size_t);
+extern int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
+extern int cuMemcpyHtoDAsync_v2(unsigned long long, const void *, size_t, void *);
+extern int cuMemcpyDtoHAsync_v2(void *, unsigned long long, size_t, void *);
+extern int cuMemsetD32Async(unsigned long long, unsigned, size_t, void *);
+extern int cuStreamCreate(void **, unsigned);
+extern int cuStreamDestroy_v2(void *);
+extern int cuStreamSynchronize(void *);
+
 extern void fake_cuda_device(int);
 extern void fake_cuda_reset(int);
 extern void *fake_cuda_stream(int64_t takes);
 extern void fake_cuda_destroy(void *stream);
 extern void fake_cuda_set(void *stream, int what, int64_t value);
 extern void fake_cuda_kernel(void *stream);
+extern void fake_cuda_issue(void *stream);  /* work that ends with ... */
+extern void fake_cuda_finish(void *stream); /* ... this, from any thread */
 extern void fake_cuda_advance(int64_t ns);
 extern long fake_cuda_count(int what);
 extern long fake_cuda_records(void *stream);
