@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import Change, Finding, Record, Suspect
 
+from .aside import Aside, Submit, beside
+
 CAUSES = ("compute", "host pause", "unknown")  # what a test of a device can confirm or clear
 
 Test = Callable[[set[int]], list[Record]]
@@ -16,7 +18,8 @@ Test = Callable[[set[int]], list[Record]]
 class ValidateStage:
     """Tests once an episode and rank, and at most every `every_s` seconds; a test that fails is a finding, too.
 
-    An episode ends with the next confirmed change (of any rank): what is suspected after that is tested anew.
+    An episode ends with the next confirmed change (of any rank): what is suspected after that is tested anew. The
+    stream goes on meanwhile; what the test made follows the record that comes when it has ended.
     """
 
     def __init__(
@@ -26,38 +29,43 @@ class ValidateStage:
         now_s: Callable[[], float],
         now_ns: Callable[[], int],
         say: Callable[[str], None],
+        submit: Submit = beside,
     ) -> None:
         self._test, self._every_s, self._now_s, self._now_ns, self._say = test, every_s, now_s, now_ns, say
         self._tested: set[int] = set()
         self._last_s: float | None = None
+        self._aside = Aside(submit)
 
     def feed(self, record: Record) -> Iterator[Record]:
-        """The records of a test, if this record asks for one."""
+        """The records of a test that has ended; begins one if this record asks for it."""
+        yield from self._aside.ready()
         if isinstance(record, Change) and record.stage == "confirmed":
             self._tested.clear()
-        if not isinstance(record, Suspect) or not self._wanted(record):
+        if not isinstance(record, Suspect) or not self._wanted(record) or self._aside.busy:
             return
-        suspects = set(record.ranks)
         now_s = self._now_s()
         if self._last_s is not None and now_s - self._last_s < self._every_s:
             return
         self._last_s = now_s
-        self._tested |= suspects
+        self._tested |= set(record.ranks)
+        self._aside.start(lambda: self._made(record))
+        yield from self._aside.ready()
+
+    def _made(self, suspect: Suspect) -> list[Record]:
         try:
-            made = self._test(suspects)
+            return self._test(set(suspect.ranks))
         except GhError as error:
             self._say(str(error))
-            text = f"could not tell: {error}"
-            yield Finding(
-                ranks=sorted(suspects),
-                hosts=record.hosts,
-                cause=record.cause,
-                by="gemm",
-                t_ns=self._now_ns(),
-                text=text,
-            )
-            return
-        yield from made
+            return [
+                Finding(
+                    ranks=sorted(set(suspect.ranks)),
+                    hosts=suspect.hosts,
+                    cause=suspect.cause,
+                    by="gemm",
+                    t_ns=self._now_ns(),
+                    text=f"could not tell: {error}",
+                )
+            ]
 
     def _wanted(self, suspect: Suspect) -> bool:
         return (
@@ -68,5 +76,5 @@ class ValidateStage:
         )
 
     def finish(self) -> Iterator[Record]:
-        """Nothing is owed at the end."""
-        return iter(())
+        """What a test that still runs makes."""
+        yield from self._aside.wait()

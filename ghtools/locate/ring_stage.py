@@ -8,32 +8,47 @@ from collections.abc import Callable, Iterator
 from ghtools.stream.errors import GhError
 from ghtools.stream.records import Change, Finding, Record, Suspect
 
+from .aside import Aside, Submit, beside
+
 LINKS = ("link", "group", "host")
 
 
 class RingStage:
-    """`test` runs one test and yields its records; it is called once an episode, and at most every `every_s`."""
+    """`test` runs one test and yields its records; it is called once an episode, and at most every `every_s`.
+
+    The stream goes on meanwhile; what the test made follows the record that comes when it has ended.
+    """
 
     def __init__(
-        self, test: Callable[[Suspect], Iterator[Record]], every_s: float, clock: Callable[[], float],
+        self,
+        test: Callable[[Suspect], Iterator[Record]],
+        every_s: float,
+        clock: Callable[[], float],
         say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        submit: Submit = beside,
+    ) -> None:
         self._test, self._every_s, self._clock, self._say = test, every_s, clock, say
         self._episode = 0
         self._done: int | None = None
         self._last: float | None = None
+        self._aside = Aside(submit)
 
     def feed(self, record: Record) -> Iterator[Record]:
-        """What a test says, after the suspect that asked for it."""
+        """The records of a test that has ended; begins one if this record asks for it."""
+        yield from self._aside.ready()
         if isinstance(record, Change) and record.level == "job":
             self._episode = record.episode if record.type != "relief" else self._episode
             return
-        if not isinstance(record, Suspect) or not asks(record):
+        if not isinstance(record, Suspect) or not asks(record) or self._aside.busy:
             return
         now = self._clock()
         if self._done == self._episode or (self._last is not None and now - self._last < self._every_s):
             return
         self._done, self._last = self._episode, now
+        self._aside.start(lambda: list(self._made(record)))
+        yield from self._aside.ready()
+
+    def _made(self, record: Suspect) -> Iterator[Record]:
         try:
             for made in self._test(record):
                 if isinstance(made, Finding) and made.verdict == "cleared":  # all links are sound, so the suspect is
@@ -47,8 +62,8 @@ class RingStage:
             )  # fmt: skip
 
     def finish(self) -> Iterator[Record]:
-        """Nothing is owed."""
-        return iter(())
+        """What a test that still runs makes."""
+        yield from self._aside.wait()
 
 
 def asks(suspect: Suspect) -> bool:

@@ -6,7 +6,10 @@ The tests of the device are faked here; tests/system/test_validate_gemm.py runs 
 
 from __future__ import annotations
 
+from threading import Event
+
 from ghtools.job.pause import CouldNotTell
+from ghtools.locate.aside import at_once
 from ghtools.locate.gemm_stage import ValidateStage
 from ghtools.stream.records import Change, Finding, Record, Suspect
 
@@ -18,7 +21,7 @@ class Bench:
         self.asked: list[set[int]] = []
         self.said: list[str] = []
         self.now_s, self.fails = 1000.0, fails
-        self.stage = ValidateStage(self._test, every_s, lambda: self.now_s, lambda: 77, self.said.append)
+        self.stage = ValidateStage(self._test, every_s, lambda: self.now_s, lambda: 77, self.said.append, at_once)
 
     def _test(self, suspects: set[int]) -> list[Record]:
         self.asked.append(suspects)
@@ -80,3 +83,19 @@ def test_a_test_that_fails_is_a_finding() -> None:
     assert (made[0].verdict, made[0].ranks, made[0].cause, made[0].t_ns) == ("could not tell", [1], "unknown", 77)
     assert "rank 1 has gone" in made[0].text and bench.said == [str(made[0].text).removeprefix("could not tell: ")]
     assert list(bench.stage.finish()) == []
+
+
+def test_the_stream_goes_on_while_a_test_runs() -> None:
+    go = Event()
+
+    def test(suspects: set[int]) -> list[Record]:
+        assert go.wait(20)
+        return [Finding(ranks=sorted(suspects), verdict="cleared")]
+
+    stage = ValidateStage(test, 0.0, lambda: 0.0, lambda: 77, lambda text: None)
+    assert list(stage.feed(suspect(2))) == []
+    assert list(stage.feed(suspect(3))) == []  # one at a time
+    go.set()
+    made = list(stage.finish())
+    assert [record.ranks for record in made if isinstance(record, Finding)] == [[2]]
+    assert len([*stage.feed(suspect(3)), *stage.finish()]) == 1

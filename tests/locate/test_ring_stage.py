@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ghtools.job.pause import CouldNotTell
+from ghtools.locate.aside import at_once
 from ghtools.locate.ring_stage import RingStage, asks
 from ghtools.stream.records import Change, Finding, Link, Record, Suspect
 
@@ -46,7 +47,7 @@ class Outcomes:
 
 
 def stage(tests: Outcomes, clock: Clock, every_s: float = 0.0) -> RingStage:
-    return RingStage(tests, every_s, clock, lambda text: None)
+    return RingStage(tests, every_s, clock, lambda text: None, at_once)
 
 
 @pytest.mark.parametrize(
