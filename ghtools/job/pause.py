@@ -183,7 +183,9 @@ def _alone(job: JobDir) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CouldNotTell("cannot hold the job", "another test holds it", "again in some seconds") from None
+            raise CouldNotTell(
+                "cannot hold the job", "another test holds it", "again in some seconds", again=True
+            ) from None
         yield
     finally:
         os.close(fd)

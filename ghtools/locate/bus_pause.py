@@ -24,13 +24,14 @@ from ghtools.stream.errors import GhError
 
 from .boundary import Boundary, Place, meet
 from .collect import Bounds
-from .host_pause import LEASE_S, SENT_ITERS, redis_clock_ns
+from .host_pause import AGAIN, LEASE_S, SENT_ITERS, redis_clock_ns
 
 FIND_S = 20.0
 GATHER_S = 3.0  # for hosts that nobody has named
 NOTICE_S = 1.0  # for a request to reach every host
 COME_FACTOR = 4.0
 ATTEMPTS = 3
+AGAIN_S = 2.0  # another test may hold the job
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -88,9 +89,10 @@ def stopped_over_bus(
             held = _hold(url, job, where, host_of)
             break
         except CouldNotTell as error:
-            if not left or "did not come" in str(error):  # another wait for them would harm the job
+            if not (left and error.again):  # another wait for ranks that do not come would harm the job
                 raise
             say(f"{error}; once more")
+            time.sleep(AGAIN_S)
     assert held is not None
     began, ended = time.monotonic(), threading.Event()
     renewer = threading.Thread(target=_renew, args=(url, job, names, held, ended), name="pause lease", daemon=True)
@@ -138,10 +140,13 @@ def _hold(url: BusUrl, job: str, where: Boundary, host_of: Mapping[int, str]) ->
         for rank, pid in given.items() if isinstance(given, dict) else ():
             if str(rank).isdigit() and type(pid) is int:
                 pids[int(rank)] = pid
-    if bad := next((reply for reply in replies if reply.state != DONE), None):
+    if failed := [reply for reply in replies if reply.state != DONE]:
         names = tuple(by_host)
         ask(url, job, request("release", job, LEASE_S, hosts=names), DEADLINE_S, names)
-        raise CouldNotTell("the job could not be held", f"{bad.host}: {bad.why or bad.state}")
+        # Where the ranks of one host stood and waited in vain for others, a second try would cost the job as much.
+        again = all(reply.facts.get(AGAIN) is True for reply in failed)
+        why = f"{failed[0].host}: {failed[0].why or failed[0].state}"
+        raise CouldNotTell("the job could not be held", why, again=again)
     return BusHeld(url, job, host_of, pids)
 
 

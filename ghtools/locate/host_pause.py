@@ -24,6 +24,7 @@ from .boundary import Place
 from .in_job import find_places
 
 LEASE_S = 10.0  # without a word from the asker
+AGAIN = "again"  # in the facts of an answer: the try cost the job nothing, and another may do
 SENT_ITERS = 16  # of each rank
 MOST_S = 120.0  # that anything may take
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -70,7 +71,7 @@ class HostPause:
 
     def _hold(self, asked: Request) -> Reply:
         if self._held is not None:
-            return Reply(REFUSED, "it is held already")
+            return Reply(REFUSED, "it is held already", {AGAIN: True})
         stops = {int(rank): seq for rank, seq in asked.args.get("stops", {}).items() if str(rank).isdigit()}
         if not stops or not all(type(seq) is int and seq in _INT64 for seq in stops.values()):
             return Reply(REFUSED, "the request names no calls")
@@ -84,7 +85,7 @@ class HostPause:
         try:
             self._held = self._stack.enter_context(pause(job, mine, come_s, deadline_s))
         except CouldNotTell as error:
-            return Reply(FAILED, str(error))
+            return Reply(FAILED, str(error), {AGAIN: error.again})
         self._renew()
         pids = {str(rank): pid for rank, pid in self._held.pids.items()}
         return Reply(DONE, data={"pids": pids})
