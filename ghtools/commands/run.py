@@ -41,9 +41,9 @@ Watch a job of two hosts as one (the same on the other host, with --node-rank 1)
     export GHT_REDIS_URL=rediss://user:password@redis.example:6380
     gh-run --bus - --job j7 -- torchrun --nnodes 2 --node-rank 0 --master-addr node01 --nproc-per-node 8 train.py
 
-Hold the job for a test of what is suspected, so that the alert says how sure it is:
+Never hold the job for a test of what is suspected:
 
-    gh-run --validate auto -- torchrun --nproc-per-node 8 train.py
+    gh-run --validate never -- torchrun --nproc-per-node 8 train.py
 
 Watch a job that runs already:
 
@@ -55,8 +55,9 @@ processes of its own at a lower priority (nice 5): gh-trace looks at the rings t
 work when records come. `gh-doctor --overhead` measures what the shim costs a job that runs.
 
 Executions are timed for 12 iterations of the healthy job, 12 from a suspicion on, 30 from a confirmed onset on and 12
-after the relief; for that time a collective of Gloo costs about 0.1 microseconds more. With --validate auto the job
-stands still for some seconds while a suspect is tested, at most once an episode and minute.
+after the relief; for that time a collective of Gloo costs about 0.1 microseconds more. Unless --validate never, the job
+stands still for some seconds, under five as a rule, while a suspect is tested, once an episode and at most once a
+minute for its ranks and once for its links; its results are what they would have been.
 """,
     caveats="""
 What LD_PRELOAD cannot reach is not seen: a statically linked NCCL, a library opened with RTLD_DEEPBIND, a program
@@ -106,9 +107,11 @@ def main(
         str,
         typer.Option(
             metavar="auto|never",
-            help="auto: hold the job for some seconds to test what gh-profile suspects, once an episode.",
+            help="auto, the default with gh-profile in the chain: hold the job for some seconds to test whom "
+            "it suspects, once an episode.",
+            show_default=False,
         ),
-    ] = "never",
+    ] = "",
     quiet: Quiet = False,
 ) -> int:
     """Run a command and watch it: alerts on stderr, a summary at the end.
@@ -117,7 +120,8 @@ def main(
     its environment. The chain runs beside it in processes of its own: if one dies, the job goes on.
 
     With gh-profile in the chain, executions are timed for a stretch of the healthy job and again for 30 iterations
-    when the job gets slow, so that the slow rank or link can be named.
+    when the job gets slow, so that the slow rank or link can be named; it is then tested while the job stands still
+    (gh-validate-gemm, gh-validate-ring), and the alert says how sure it is.
 
         gh-run -- torchrun --nproc-per-node 8 train.py
     """
@@ -131,7 +135,7 @@ def main(
             "gh-run needs one of them",
             "gh-run -- COMMAND...",
         )
-    if validate not in ("auto", "never"):
+    if validate not in ("", "auto", "never"):
         raise GhError(f"--validate {validate} is not known", try_="auto or never")
     say = Voice("ghtools")
     stages = parse_chain(pipe)
@@ -146,6 +150,7 @@ def main(
         node = node_rank(os.environ, run or [])
         stages = bus_stages(stages, f"ght:{job}", node)
     job = attach or job or os.environ.get("GHT_JOB", "") or _new_id()
+    validate = validate or ("auto" if any(stage[0] == "gh-profile" for stage in stages) else "never")
     if validate == "auto" and not node:  # one host asks for all
         stages = with_tests(stages, job, ["--bus", "-"] if bus else [])
     block_signals()

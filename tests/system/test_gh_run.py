@@ -79,7 +79,10 @@ def test_a_watched_job_computes_the_same(clean_env: Env, plain_losses: list[str]
     assert subprocess.run(["gh-show", str(out)], env=clean_env, capture_output=True, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("stage", ["gh-trace", "gh-period", "gh-bocd", "gh-profile", "gh-alert"])
+@pytest.mark.parametrize(
+    "stage",
+    ["gh-trace", "gh-period", "gh-bocd", "gh-profile", "gh-validate-gemm", "gh-validate-ring", "gh-alert"],
+)
 def test_killing_a_stage_leaves_the_job_alone(clean_env: Env, plain_losses: list[str], stage: str) -> None:
     process = subprocess.Popen(
         ["gh-run", "--", *torchrun(60)], env=clean_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
