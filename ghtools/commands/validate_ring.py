@@ -45,6 +45,10 @@ Over hosts, a process a rank: over TCP by a directory that all see, or by torch.
     srun -N 16 --ntasks-per-node 1 gh-validate-ring --backend gloo > links.ght
     torchrun --nnodes 2 --nproc-per-node 8 ... --no-python gh-validate-ring --backend nccl > links.ght
 
+The link between two hosts, which has no other to be compared with, against earlier runs; the first begins the history:
+
+    gh-validate-ring --job my-job --bus unix:///run/redis.sock --baseline ~/.local/state/ghtools/links.jsonl
+
 In a chain: a link or host that gh-profile suspects is tested:
 
     gh-trace --profile 100000 | gh-bocd --keep | gh-profile | gh-validate-ring --suspects - | gh-alert
@@ -67,9 +71,10 @@ TCP; --backend nccl measures them, and was not tried on GPUs yet. Over TCP a lin
 other of type network; links are compared with those of their own type only.
 
 A link that is slow only while others are busy, as behind an oversubscribed switch, is not named: the last line says
-that it is sound alone. Where all links of a type are slow alike, none is. A single link, and a slow one among three,
-have too little to be compared with (exit 5). Which end of a slow link is slow is said only if other partners can tell;
-else it is one of two. On a host with more ranks than CPUs, a rank must be slower than its share of a CPU to be seen.
+that it is sound alone. Without --baseline, where all links of a type are slow alike, none is, and a single link, or a
+slow one among three, has too little to be compared with (exit 5). Which end of a slow link is slow is said only if
+other partners can tell; else it is one of two. On a host with more ranks than CPUs, a rank must be slower than its
+share of a CPU to be seen.
 
 With the trees of one host only, NCCL makes a chain; here each rank is then a node of the tree. Rings of over some 25
 ranks are whole in a log of NCCL only with NCCL_DEBUG_SUBSYS=INIT,GRAPH and the lines of all ranks. --job reaches the
@@ -111,6 +116,12 @@ def main(
     interface: Annotated[
         str, typer.Option(metavar="IF", help="Interface or address to use, or host=IF,...; else what Gloo uses.")
     ] = "",
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Compare with earlier runs in this file, too, and add to it.", show_default=False
+        ),
+    ] = None,
     timeout_s: Annotated[
         float, typer.Option(min=0.1, max=3600, help="An exchange that takes longer has no result.")
     ] = 30,
@@ -162,7 +173,7 @@ def main(
 
         schedule, how = plan_links(sorted(fabric.ends), hosts, topology, told)
         tell(f"{len(schedule.links)} links of {len(fabric.ends)} ranks in {schedule.passes} passes: {how}")
-        return RingTest(fabric, schedule, plan, how, tell, show, left_s)
+        return RingTest(fabric, schedule, plan, how, tell, show, left_s, baseline)
 
     @contextmanager
     def over_tasks(held: Held) -> Iterator[RingTest]:

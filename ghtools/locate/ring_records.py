@@ -183,7 +183,7 @@ def _untold(told: Told) -> Iterator[Finding]:
     ):
         if links:
             ranks = links[0] if len(links) == 1 else sorted({rank for link in links for rank in link})
-            text = f"{_listed(links)} {why}: could not tell"
+            text = f"{listed(links)} {why}: could not tell"
             yield _finding(told, "link", ranks, "could not tell", 0.0, text, pairs=[list(link) for link in links[:64]])
 
 
@@ -201,7 +201,8 @@ def _one_pair_of_hosts(told: Told) -> list[Link]:
     return found
 
 
-def _listed(links: Sequence[Link]) -> str:
+def listed(links: Sequence[Link]) -> str:
+    """`links 1 - 2, 3 - 0`, the first few of them."""
     words = ", ".join(f"{a} - {b}" for a, b in links[:MOST_NAMED])
     more = f" and {len(links) - MOST_NAMED} more" if len(links) > MOST_NAMED else ""
     return f"link{'s' if len(links) > 1 else ''} {words}{more}"
@@ -215,7 +216,7 @@ def _sound(told: Told, seen: Sequence[Exchanged]) -> Finding:
         f"{min(speeds):.3g} to {max(speeds):.3g} GB/s"
     )
     if cleared:
-        text += f"; {_listed(cleared)} slow among the others but not alone"
+        text += f"; {listed(cleared)} slow among the others but not alone"
     if rest := len([link for link in told.judged.slow if link not in told.results]):
         text += f", and {rest} less slow ones were not tested alone"
     rows = {"tested": evidence(told.results, told.judged.shares)} if told.results else {}

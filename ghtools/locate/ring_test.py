@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ghtools.job.task import VALUES
 from ghtools.stream.errors import Exit
 from ghtools.stream.records import Finding, Record
 
+from . import ring_history
 from .passes import Schedule
 from .ring_fabric import FIRST, Fabric, Plan
 from .ring_judge import (
@@ -30,7 +32,7 @@ from .ring_judge import (
     more_controls,
     second_pairs,
 )
-from .ring_records import Told, findings, link_records
+from .ring_records import BY, Told, findings, link_records
 from .ring_table import lines
 
 FEWEST_ROUNDS = 2  # one could be chance
@@ -42,7 +44,8 @@ class RingTest:
     """One test of all links of a schedule. `run` yields its records; `code` then says how it ended.
 
     `say` hears sentences, `show` the rows of the table. `left_s` tells how long the test may still take: rounds that do
-    not fit are left out, and what they would have told is not told.
+    not fit are left out, and what they would have told is not told. `history` is a file of earlier runs to compare with
+    and to add to (ring_history.py).
     """
 
     def __init__(
@@ -54,9 +57,12 @@ class RingTest:
         say: Callable[[str], None],
         show: Callable[[str], None],
         left_s: Callable[[], float] = lambda: math.inf,
+        history: Path | None = None,
     ) -> None:
         self._fabric, self._schedule, self._plan, self._how = fabric, schedule, plan, how
         self._say, self._show, self._left_s = say, show, left_s
+        self._history = history
+        self._past = ring_history.load(history) if history else {}
         self._step = schedule.passes
         self.seen: list[Exchanged] = []
         self.code = Exit.UNKNOWN
@@ -77,11 +83,23 @@ class RingTest:
         for kind in sorted({self._type(link) for link in judged.slow}):
             yield from self._again(judged, kind, results, untold)
         told = Told(fabric, self._how, self._schedule.passes, judged, results, untold, ends_of(results))
-        said = findings(told, self.seen)
+        said = self._with_history(findings(told, self.seen))
         for finding in said:
             self._say(finding.text)
         self.code = code_of(said)
         yield from said
+
+    def _with_history(self, said: list[Finding]) -> list[Finding]:
+        """The findings with what earlier runs tell, if there is a file; this run is added to it."""
+        if self._history is None:
+            return said
+        compared = ring_history.compare(self.seen, self._fabric, self._plan.both, self._past)
+        t_ns = max((one.t_ns for one in self.seen), default=0)
+        said = ring_history.told(said, compared, f"{BY} over {self._fabric.by}")
+        for finding in said:
+            finding.t_ns = finding.t_ns or t_ns
+        ring_history.save(self._history, ring_history.updated(self._past, compared, said, t_ns))
+        return said
 
     def _again(self, judged: First, kind: str, results: dict[Link, Alone], untold: list[Link]) -> Iterator[Record]:
         """Test links of one type alone beside sound ones; then their ends. Adds to `results` or `untold`."""

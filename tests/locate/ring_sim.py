@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -76,11 +77,11 @@ class Sim:
 
 
 def run_test(
-    sim: Sim, topology: str = "ring", plan: Plan | None = None
+    sim: Sim, topology: str = "ring", plan: Plan | None = None, history: Path | None = None
 ) -> tuple[RingTest, list[Finding], list[Record]]:
     """The test over a simulation: itself, its findings, all records."""
     said: list[str] = []
     schedule, how = plan_links(range(sim.n), {r: e.host for r, e in sim.ends.items()}, topology)
-    test = RingTest(sim, schedule, plan or Plan(), how, said.append, said.append)
+    test = RingTest(sim, schedule, plan or Plan(), how, said.append, said.append, history=history)
     records = list(test.run())
     return test, [record for record in records if isinstance(record, Finding)], records
