@@ -8,7 +8,7 @@ missing is said.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
 ONE_GAP = 0.35  # growth of the rest of own time against that of the longest gap: under it, one gap alone grew
 ELSEWHERE = 0.2  # share of what was added to own time that may lie outside the longest gap, for one gap to be the cause
+FEW_ITERS, ELSEWHERE_FEW = 10, 0.05  # with fewer iterations a quota may have hit the longest gap alone, by chance
 REST = 0.05  # share of own time outside the longest gap, without which input and compute cannot be told apart
 
 
@@ -138,21 +139,42 @@ def _cause(case: Case, late: Late) -> tuple[str, str]:
     col = int(np.flatnonzero(own.ranks == late.rank)[0])
     others = np.flatnonzero(np.isin(own.ranks, peers) & (own.ranks != late.rank))
     rest = own.own - own.longest
-    usual, mine = float(np.nanmedian(nanmedian(own.longest[:, others]))), float(nanmedian(own.longest)[col])
-    rest_peers, rest_mine = float(np.nanmedian(nanmedian(rest[:, others]))), float(nanmedian(rest)[col])
-    if not np.isfinite(usual + mine + rest_peers + rest_mine) or usual <= 0:
+    rest_peers = float(np.nanmedian(nanmedian(rest[:, others])))
+    if not np.isfinite(rest_peers):
         return "compute", ""
     if rest_peers < REST * late.peers_ns:
         return "compute", "nearly all own time is one gap, so a late input would look the same"
-    # A slow device stretches all its gaps alike, by ratio; or by as much as a quota stops it each time, which is most
-    # where they are short. A late input or a pause makes one gap longer and leaves the rest.
-    spread = rest_mine / rest_peers - 1 > ONE_GAP * (mine / usual - 1)
-    if spread or rest_mine - rest_peers > ELSEWHERE * (mine - usual + rest_mine - rest_peers):
+    few = late.iters < FEW_ITERS
+    middles = (nanmedian, _nanmean) if few else (nanmedian,)
+    if any(
+        _all_gaps(own.longest, rest, col, others, middle, ELSEWHERE_FEW if few else ELSEWHERE) for middle in middles
+    ):
         return "compute", ""
     place = _mode(own.place[:, col])
     if place >= FIRST or place == _mode(own.place[:, others].ravel() % FIRST):
         return "input", "only the gap before the first collectives of the iteration grew"
     return "host pause", "only one gap inside the iteration grew"
+
+
+def _all_gaps(longest: Any, rest: Any, col: int, others: Any, middle: Callable[[Any], Any], elsewhere: float) -> bool:
+    """Whether a rank's other gaps grew, too, and not the longest one alone, by some middle over its iterations.
+
+    A slow device stretches all its gaps alike, by ratio; or by as much as a quota stops it each time, which is most
+    where they are short. A late input or a pause makes one gap longer and leaves the rest.
+    """
+    usual, mine = float(np.nanmedian(middle(longest[:, others]))), float(middle(longest)[col])
+    rest_peers, rest_mine = float(np.nanmedian(middle(rest[:, others]))), float(middle(rest)[col])
+    if not np.isfinite(usual + mine + rest_peers + rest_mine) or usual <= 0:
+        return True
+    if rest_mine / rest_peers - 1 > ONE_GAP * (mine / usual - 1):
+        return True
+    return rest_mine - rest_peers > elsewhere * (mine - usual + rest_mine - rest_peers)
+
+
+def _nanmean(values: Any) -> Any:
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    return np.where(count > 0, np.where(known, values, 0).sum(axis=0) / np.maximum(count, 1), np.nan)
 
 
 def _mode(values: Any) -> float:
