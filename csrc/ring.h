@@ -9,6 +9,7 @@
  *   header      one page: what the process is (fixed once the file has its name)
  *   live        one page: counters and state that change while the job runs, each on its own cache line
  *   mail        one page: struct gh_mail (mail.h), what a tool asks of this rank and what it answers
+ *   tallies     four pages: how many calls of each kind were ever made (tally.h)
  *   comms       comm_cap entries of struct gh_comm
  *   slots       slot_cap (a power of two) slots of one cache line
  *
@@ -21,9 +22,11 @@
 #include <stdint.h>
 
 #define GH_RING_MAGIC 0x31474e4952544847ull /* "GHTRING1" */
-#define GH_RING_ABI 2u                      /* changes with any change of what follows */
+#define GH_RING_ABI 3u                      /* changes with any change of what follows */
 #define GH_PAGE 4096u
-#define GH_HEAD_PAGES 3u
+#define GH_HEAD_PAGES 7u
+#define GH_MAIL_AT (2 * GH_PAGE)
+#define GH_TALLY_AT (3 * GH_PAGE)
 #define GH_LINE 64u
 #define GH_NAME_BYTES 64
 #define GH_PATH_BYTES 256
@@ -48,7 +51,7 @@
 #define GH_HEADER_FIELDS(S, A)                                                                              \
     S(uint64_t, magic, "<u8")                                                                               \
     S(uint32_t, abi, "<u4")                                                                                 \
-    S(uint32_t, header_bytes, "<u4") /* header, live and mail pages: where comms begin */                   \
+    S(uint32_t, header_bytes, "<u4") /* the pages before the communicators */                               \
     S(uint32_t, comm_bytes, "<u4")                                                                          \
     S(uint32_t, comm_cap, "<u4")                                                                            \
     S(uint32_t, slot_bytes, "<u4")                                                                          \
@@ -89,6 +92,7 @@
     L(comm_line)                                                                                            \
     S(uint32_t, comm_count, "<u4")                                                                          \
     S(uint32_t, comm_lost, "<u4") /* communicators that found no place in the table */                      \
+    S(uint64_t, tally_lost, "<u8") /* calls that found no place among the tallies */                        \
     L(path_line)                                                                                            \
     A(gloo_path, GH_PATH_BYTES) /* the library file the calls resolved to */                                \
     A(nccl_path, GH_PATH_BYTES)

@@ -9,6 +9,7 @@
 #include "export.h"
 #include "mail.h"
 #include "ring.h"
+#include "tally.h"
 
 struct gh_cursor {
     uint64_t next;          /* the next record's number */
@@ -108,6 +109,30 @@ GH_EXPORT int64_t gh_ring_comms(const void *comm_base, uint64_t count, void *out
         }
     }
     return got;
+}
+
+GH_EXPORT uint64_t gh_ring_tally_key(uint64_t comm, uint32_t op, int32_t peer)
+{
+    return gh_tally_key(comm, (uint8_t)op, peer);
+}
+
+/* The tallies (GH_TALLY_CAP pairs of numbers) as they were when `calls` calls had been made; -1 if the process makes
+ * calls faster than they can be read. A thread that is between its count and its number is one call ahead. */
+GH_EXPORT int64_t gh_ring_tallies(const void *live_page, const void *base, uint64_t *out)
+{
+    const struct gh_live *live = live_page;
+    const struct gh_tally *tallies = base;
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        uint64_t calls = __atomic_load_n(&live->calls, __ATOMIC_SEQ_CST);
+        for (unsigned i = 0; i < GH_TALLY_CAP; i++) {
+            out[2 * i] = __atomic_load_n(&tallies[i].key, __ATOMIC_RELAXED);
+            out[2 * i + 1] = __atomic_load_n(&tallies[i].count, __ATOMIC_RELAXED);
+        }
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&live->calls, __ATOMIC_SEQ_CST) == calls)
+            return (int64_t)calls;
+    }
+    return -1;
 }
 
 GH_EXPORT void gh_control_init(void *map)

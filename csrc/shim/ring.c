@@ -190,7 +190,8 @@ static bool open_new(int comm_rank, int comm_size)
     gh_control_open(dir);
     ring.header = (struct gh_header *)map;
     ring.live = (struct gh_live *)(map + GH_PAGE);
-    ring.mail = (struct gh_mail *)(map + 2 * GH_PAGE);
+    ring.mail = (struct gh_mail *)(map + GH_MAIL_AT);
+    ring.tallies = (struct gh_tally *)(map + GH_TALLY_AT);
     ring.comms = (struct gh_comm *)(map + GH_HEAD_PAGES * GH_PAGE);
     ring.slots = (struct gh_slot *)(map + file_bytes(0));
     ring.mask = slots - 1;
@@ -268,6 +269,7 @@ int64_t gh_call(const struct gh_call *call)
     struct gh_ring *r = gh_ring_get();
     if (GH_UNLIKELY(!r))
         return -1;
+    gh_tally_count(r->tallies, &r->live->tally_lost, gh_tally_key(call->comm, call->op, call->peer));
     /* Counted even while tracking is off: the number of a call means the same whoever was watching. */
     uint64_t seq = __atomic_fetch_add(&r->live->calls, 1, __ATOMIC_RELAXED);
     bool tracking = gh_control_tracking(r->live);

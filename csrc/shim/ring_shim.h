@@ -7,11 +7,13 @@
 #include "mail.h"
 #include "ring.h"
 #include "shim.h"
+#include "tally.h"
 
 struct gh_ring {
     struct gh_header *header;
     struct gh_live *live;
     struct gh_mail *mail;
+    struct gh_tally *tallies;
     struct gh_comm *comms;
     struct gh_slot *slots;
     uint64_t mask;

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 RING_MAGIC = 0x31474E4952544847  # "GHTRING1"
-RING_ABI = 2
+RING_ABI = 3
 CONTROL_MAGIC = 0x314C525443544847  # "GHTCTRL1"
 CONTROL_ABI = 2
 PAGE = 4096
-HEAD_PAGES = 3  # header, live, mail
-MAIL_AT = 2 * PAGE
+HEAD_PAGES = 7  # header, live, mail, four of tallies
+MAIL_AT, TALLY_AT = 2 * PAGE, 3 * PAGE
+TALLY_CAP = 1024
 
 BACKENDS: dict[int, str] = {1: "gloo", 2: "nccl"}
 
@@ -88,6 +89,7 @@ LIVE_DTYPE = _at(
         ("backends", "<u4", 108),
         ("comm_count", "<u4", 128),
         ("comm_lost", "<u4", 132),
+        ("tally_lost", "<u8", 136),
         ("gloo_path", "S256", 192),
         ("nccl_path", "S256", 448),
     ]

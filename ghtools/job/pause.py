@@ -134,7 +134,7 @@ def pause(
     done; else all of them go on, and CouldNotTell is raised, as it is if a rank does not run here or another test holds
     the job. MissingError if a mailbox cannot be opened.
     """
-    newest = _newest(job)
+    newest = newest_rings(job)
     if missing := sorted(set(stops) - set(newest)):
         raise CouldNotTell("cannot hold the job", f"ranks {missing} do not run here")
     with ExitStack() as stack:
@@ -163,7 +163,7 @@ def pause(
             _leave(ranks, number)
 
 
-def _newest(job: JobDir) -> dict[int, RingFile]:
+def newest_rings(job: JobDir) -> dict[int, RingFile]:
     """The newest ring of each rank whose process runs."""
     return {ring.rank: ring for ring in sorted(job.rings, key=lambda ring: ring.made_ns)}
 

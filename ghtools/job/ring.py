@@ -28,6 +28,8 @@ from ghtools.job.layout import (
     RECORD_DTYPE,
     RING_ABI,
     RING_MAGIC,
+    TALLY_AT,
+    TALLY_CAP,
 )
 from ghtools.job.native import lib
 from ghtools.job.process import pid_namespace, process_has_mapped, process_start_ticks
@@ -51,6 +53,10 @@ lib.gh_ring_drain.argtypes = [
     ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(_Cursor), ctypes.c_void_p,
     ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int64,
 ]  # fmt: skip
+lib.gh_ring_tallies.restype = ctypes.c_int64
+lib.gh_ring_tallies.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+lib.gh_ring_tally_key.restype = ctypes.c_uint64
+lib.gh_ring_tally_key.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int32]
 lib.gh_ring_comms.restype = ctypes.c_int64
 lib.gh_ring_comms.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
 
@@ -95,6 +101,18 @@ class CommInfo:
 
 
 @dataclass(frozen=True)
+class Tallies:
+    """How many calls of each kind a process had made when it had made `calls` in all (csrc/tally.h)."""
+
+    calls: int
+    by_key: dict[int, int]
+
+    def count(self, comm: int, op: int, peer: int) -> int:
+        """Of the collectives on a communicator, or of the sends or receives with a peer of it; 0 if there were none."""
+        return self.by_key.get(int(lib.gh_ring_tally_key(comm, op, peer)), 0)
+
+
+@dataclass(frozen=True)
 class LiveInfo:
     """Counters and state of a ring at one moment."""
 
@@ -104,6 +122,7 @@ class LiveInfo:
     unmatched: int  # calls on communicators the shim has not seen made
     comm_count: int
     comm_lost: int  # communicators that found no place in the table
+    tally_lost: int  # calls that found no place among the tallies
     tracking: bool
     profiling: bool
     control_epoch: int
@@ -150,7 +169,7 @@ _INFO_NUMBERS = (
 )  # fmt: skip
 _INFO_TEXTS = ("job", "host", "version", "command", "shim_path")
 _LIVE_NUMBERS = (
-    "written", "calls", "dropped", "unmatched", "comm_count", "comm_lost", "control_epoch", "ended_ns",
+    "written", "calls", "dropped", "unmatched", "comm_count", "comm_lost", "control_epoch", "ended_ns", "tally_lost",
 )  # fmt: skip
 
 
@@ -295,6 +314,16 @@ class RingReader:
             )
             for c in out[:got]
         ]
+
+    def tallies(self) -> Tallies | None:
+        """How many calls were made so far, by kind; None if some were not counted, or they come too fast to be read."""
+        self._check_size()
+        out = np.zeros((TALLY_CAP, 2), np.uint64)
+        calls = lib.gh_ring_tallies(self._base + PAGE, self._base + TALLY_AT, out.ctypes.data)
+        if calls < 0 or self.live().tally_lost:
+            return None
+        used = out[out[:, 0] != 0]
+        return Tallies(int(calls), {int(key): int(count) for key, count in used.tolist()})
 
     def state(self, max_age_s: float = 0.2) -> State:
         """running; ended (the process left by its own exit, or exec'ed); died (it is gone without a word).

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ghtools.detect.period import PeriodFinder
+from ghtools.job.ring import Tallies
 from ghtools.stream.records import FLAG_EXEC, PHASE_CODE, Calls, Comm, Iters, Job, Record, columns
 
 from .align import offset
@@ -26,18 +27,22 @@ STEADY_ITERS = 3  # with the same number of calls, the last ones of every rank
 KEPT = 64  # iterations of a rank that are remembered
 AHEAD_ITERS = 2  # over the newest iteration that any rank has begun
 ORDINARY = [PHASE_CODE["steady"], PHASE_CODE["warmup"]]
-MOST_CALLS = 1 << 20  # of a rank that are remembered
+MOST_CALLS = 1 << 18  # of a rank that are remembered
 MADE = ("seq", "op", "comm", "peer")
 NOTICE_S = 0.15  # for the request to be written and seen
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """`stops`: rank -> number of the call before which it is to stop. `in_s`: when that will be, roughly."""
+    """`stops`: rank -> number of the call before which it is to stop. `in_s`: when that will be, roughly.
+
+    `matched`: the ranks' calls were matched with each other, so that no rank waits there for one that stands.
+    """
 
     stops: dict[int, int]
     in_s: float
     iteration_s: float
+    matched: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,7 @@ class BoundaryFinder:
     running: set[int] = field(default_factory=set)
     world_size: int = 0
     why_not: str = "no call has been seen"
-    _calls: dict[int, list[Calls]] = field(default_factory=dict)  # by rank, from its first call on
-    _cut: set[int] = field(default_factory=set)  # ranks whose first calls are not known
+    _calls: dict[int, list[Calls]] = field(default_factory=dict)  # by rank, the last ones, none missing between
     _numbers: dict[int, dict[int, int]] = field(default_factory=dict)  # by rank: its number in each communicator
 
     def feed(self, records: Iterable[Record]) -> None:
@@ -87,31 +91,34 @@ class BoundaryFinder:
                 del kept[:-KEPT]
 
     def _keep(self, calls: Calls) -> None:
-        """Remember all calls of a rank's process; once some are missing, or there are too many, none."""
+        """Remember the last calls of a rank's process; those before a gap are forgotten."""
         kept = self._calls.setdefault(calls.rank, [])
-        if kept and kept[-1].incarnation != calls.incarnation:
+        if kept and (kept[-1].incarnation != calls.incarnation or calls.lost):
             kept.clear()
-            self._cut.discard(calls.rank)
-        if calls.rank in self._cut or not len(calls.seq):
+        if not len(calls.seq):
             return
         kept.append(calls)
-        if calls.lost or int(kept[0].seq[0]) != 0 or int(calls.seq[-1]) >= MOST_CALLS:
-            self._cut.add(calls.rank)
-            kept.clear()
+        while len(kept) > 1 and int(calls.seq[-1]) - int(kept[1].seq[0]) > MOST_CALLS:
+            del kept[0]
 
-    def made(self) -> dict[int, Made] | None:
-        """All calls of all running ranks; None unless all of them are known."""
+    def made(self, tallies: Mapping[int, Tallies]) -> dict[int, Made] | None:
+        """The calls of all running ranks, `tallies` of theirs included; None unless they are known of all.
+
+        Where the calls that the tallies have counted have not all come yet, that is so in a moment.
+        """
         found: dict[int, Made] = {}
         for rank in sorted(self.running):
             kept = self._calls.get(rank, [])
-            if rank in self._cut or not kept:
+            if not kept or rank not in tallies:
                 return None
             seq, op, comm, peer = (np.concatenate([getattr(c, name) for c in kept]) for name in MADE)
             order = np.argsort(seq, kind="stable")
-            if not np.array_equal(seq[order], np.arange(len(seq))):
+            seq = seq[order]
+            first = int(seq[0])
+            if not np.array_equal(seq, np.arange(first, first + len(seq))) or int(seq[-1]) + 1 < tallies[rank].calls:
                 return None
             numbers = self._numbers.get(rank, {})
-            found[rank] = Made(op[order], comm[order].astype(np.uint64), peer[order], numbers)
+            found[rank] = Made(op[order], comm[order].astype(np.uint64), peer[order], numbers, first, tallies[rank])
         return found
 
     def places(self) -> dict[int, Place] | None:
@@ -139,7 +146,7 @@ def meet(
 ) -> Boundary | None:
     """An iteration that no rank can have begun `notice_s` from now; None if none can be told.
 
-    `now_ns` and the times of all places are on one clock, good to half an iteration. With all calls in `made` the
+    `now_ns` and the times of all places are on one clock, good to half an iteration. With their calls in `made` the
     begins are moved to where the ranks can really stop together (cut.py); without, they are believed.
     """
     bounds = {rank: place.bounds for rank, place in places.items()}
@@ -164,7 +171,7 @@ def meet(
         if cut is None:
             return None
         stops = {rank: stop + cut[rank] - begins[rank] for rank, stop in stops.items()}
-    return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s)
+    return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s, made is not None)
 
 
 def _length_ns(bounds: Bounds) -> float:

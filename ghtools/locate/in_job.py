@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 from ghtools.job.budget import Bounded
 from ghtools.job.paths import JobDir
-from ghtools.job.pause import DEADLINE_S, CouldNotTell, pause
+from ghtools.job.pause import DEADLINE_S, CouldNotTell, newest_rings, pause
+from ghtools.job.ring import RingReader, Tallies
 from ghtools.source.live import LiveSource, job_path_of
 from ghtools.stream.bus_link import BusUrl
 
@@ -19,6 +20,7 @@ from .cut import Made
 FIND_S = 60.0  # for the iteration to be found
 COME_S = 5.0  # for ranks that have not made a call yet
 POLL_S = 0.01
+CALLS_S = 0.2  # for calls that were counted to be seen
 ATTEMPTS = 3
 STAND_S = 4.5  # for the tests; with the ranks' coming and going the job stands under 5 s (issue 4)
 AGAIN_S = 2.0  # another test may hold the job, for STAND_S at most
@@ -52,7 +54,8 @@ def stopped(
         job = job_path_of(job_id, lambda: False)
         for left in reversed(range(ATTEMPTS)):
             where = _find(job, find_s)
-            say(f"holding job {job.job}: {len(where.stops)} ranks, in about {where.in_s:.1f} s")
+            how = "" if where.matched else "; their calls could not be matched, so they may not all come"
+            say(f"holding job {job.job}: {len(where.stops)} ranks, in about {where.in_s:.1f} s{how}")
             come_s = DEADLINE_S + COME_FACTOR * where.in_s
             now = job_path_of(job.job, lambda: False)
             try:
@@ -69,7 +72,7 @@ def stopped(
 
 
 def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Place], dict[int, Made] | None]:
-    """Follow the job until it is known where its ranks on this host stand, and all their calls if they are there.
+    """Follow the job until it is known where its ranks on this host stand, and their calls if they can be had.
 
     `whole`: it must have no ranks elsewhere.
 
@@ -91,12 +94,31 @@ def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Plac
             if source.done or not job.alive:
                 raise CouldNotTell(f"cannot hold job {job.job}", "it has ended")
             if (complete or not whole) and (places := finder.places()) is not None:
-                return places, finder.made()
+                return places, _made(job, source, finder)
             if waited_s > find_s:
                 raise CouldNotTell(f"cannot hold job {job.job}", f"{finder.why_not} after {find_s:g} s")
             time.sleep(POLL_S)
     finally:
         source.close()
+
+
+def _made(job: JobDir, source: LiveSource, finder: BoundaryFinder) -> dict[int, Made] | None:
+    """The ranks' calls, and how many there were before; None if they cannot be had in a moment."""
+    tallies: dict[int, Tallies] = {}
+    for rank, ring in newest_rings(job).items():
+        if rank in finder.running:
+            with RingReader(ring.path, start="now") as reader:
+                taken = reader.tallies()
+            if taken is None:
+                return None
+            tallies[rank] = taken
+    deadline = time.monotonic() + CALLS_S
+    while time.monotonic() < deadline:
+        finder.feed(source.poll())
+        if (made := finder.made(tallies)) is not None:
+            return made
+        time.sleep(POLL_S)
+    return None
 
 
 def _find(job: JobDir, find_s: float) -> Boundary:

@@ -14,6 +14,7 @@
 
 #include "ring.h"
 #include "shim/ring_put.h"
+#include "tally.h"
 
 struct gh_cursor {
     uint64_t next, stuck;
@@ -26,6 +27,8 @@ static struct gh_live *live;
 static struct gh_slot *slots;
 static uint64_t slot_cap;
 static long records, torn;
+static struct gh_tally tallies[GH_TALLY_CAP];
+static uint64_t uncounted;
 static int writing;
 
 static struct gh_record make(uint64_t x)
@@ -41,6 +44,7 @@ static void *writer(void *arg)
     uint64_t own = (uint64_t)(uintptr_t)arg << 40;
     for (long i = 0; i < records; i++) {
         struct gh_record r = make(own | (uint64_t)i);
+        gh_tally_count(tallies, &uncounted, gh_tally_key(i % 300, GH_OP_SEND, (int32_t)(i % 2)));
         gh_ring_put(live, slots, slot_cap - 1, &r);
     }
     __atomic_fetch_sub(&writing, 1, __ATOMIC_RELEASE);
@@ -98,6 +102,14 @@ int main(int argc, char **argv)
         pthread_join(thread[i], &result);
         bad += result != NULL;
     }
+    uint64_t counted = uncounted;
+    unsigned kinds = 0;
+    for (unsigned i = 0; i < GH_TALLY_CAP; i++) {
+        counted += tallies[i].count;
+        kinds += tallies[i].key != 0;
+    }
+    /* 300 kinds: 300 is even, so each communicator has one peer. */
+    bad += counted != (uint64_t)writers * (uint64_t)records || kinds != (records < 300 ? (unsigned)records : 300);
     printf("written %llu dropped %llu torn %ld bad %ld\n", (unsigned long long)live->written,
            (unsigned long long)live->dropped, torn, bad);
     free(live);

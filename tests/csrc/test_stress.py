@@ -114,4 +114,6 @@ def test_threads_that_are_held(sanitizer: tuple[str, list[str]], tmp_path: Path,
     assert child.returncode == 0, err
     assert held == 5
     with RingReader(found[0].rings[0].path) as ring:
-        assert ring.live().calls == ring.live().written > 0
+        calls, tallies = ring.live().calls, ring.tallies()
+        assert calls == ring.live().written > 0
+        assert tallies is not None and (tallies.calls, sum(tallies.by_key.values())) == (calls, calls)

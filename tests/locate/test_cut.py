@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ghtools.job.native import lib
+from ghtools.job.ring import Tallies
 from ghtools.locate.cut import Made, consistent
 from ghtools.stream.records import OP_CODE
 
@@ -42,3 +44,37 @@ def test_a_cut_that_lies_further_than_an_iteration_is_none() -> None:
 def test_what_has_not_been_seen_yet_is_none() -> None:
     made = pipeline() | {1: program([(RECV, 7, 0)] * 2 + [(SEND, 7, 0)] * 2 + [(RED, 9, -1)], {7: 1, 9: 1}, n=3)}
     assert consistent(made, {0: 25, 1: 10}, {0: 5, 1: 5}) is None
+
+
+def late(made: dict[int, Made], first: dict[int, int], counted: dict[int, int]) -> dict[int, Made]:
+    """The same, seen from a later call on, with what was counted when so many calls had been made."""
+    found = {}
+    for rank, one in made.items():
+        at, by_key = first[rank], {}
+        for op, comm, peer in zip(
+            one.op[: counted[rank]].tolist(), one.comm[: counted[rank]].tolist(), one.peer.tolist(), strict=False
+        ):
+            key = int(lib.gh_ring_tally_key(comm, op, peer))
+            by_key[key] = by_key.get(key, 0) + 1
+        tallies = Tallies(counted[rank], by_key)
+        found[rank] = Made(one.op[at:], one.comm[at:], one.peer[at:], one.comm_rank, at, tallies)
+    return found
+
+
+def test_ranks_that_are_seen_from_different_calls_on_have_the_same_cut() -> None:
+    made = pipeline()
+    for begins in ({0: 25, 1: 25}, {0: 25, 1: 24}, {0: 25, 1: 26}, {0: 27, 1: 25}):
+        whole = consistent(made, begins, {0: 5, 1: 5})
+        for first in ({0: 3, 1: 21}, {0: 17, 1: 0}, {0: 24, 1: 23}):
+            for counted in ({0: 50, 1: 50}, {0: 24, 1: 31}, {0: 44, 1: 49}):
+                assert consistent(late(made, first, counted), begins, {0: 5, 1: 5}) == whole
+
+
+def test_begins_before_what_is_known_are_none() -> None:
+    assert consistent(late(pipeline(), {0: 20, 1: 26}, {0: 50, 1: 50}), {0: 25, 1: 25}, {0: 5, 1: 5}) is None
+
+
+def test_what_was_counted_wrong_is_none() -> None:
+    made = late(pipeline(), {0: 20, 1: 20}, {0: 50, 1: 50})
+    made[1] = Made(made[1].op, made[1].comm, made[1].peer, made[1].comm_rank, 20, Tallies(50, {}))
+    assert consistent(made, {0: 25, 1: 25}, {0: 5, 1: 5}) is None
