@@ -137,6 +137,22 @@ bool gh_comm_find(const void *key, struct gh_comm_info *out)
     return true;
 }
 
+bool gh_comm_handle(uint64_t id, const void **handle, struct gh_comm_info *out)
+{
+    int found = 0;
+    pthread_mutex_lock(&changing);
+    for (unsigned i = 0; i < CAP; i++) {
+        const struct handle *h = &handles[i];
+        if (h->key && h->key != GONE && h->id == id && id) {
+            *handle = h->key;
+            *out = (struct gh_comm_info){h->id, h->size, h->comm_rank};
+            found++;
+        }
+    }
+    pthread_mutex_unlock(&changing);
+    return found == 1;
+}
+
 void gh_comm_name(const void *key, const char *name)
 {
     struct gh_ring *r = gh_ring_get();

@@ -28,6 +28,11 @@ bool gh_nccl_in_group(void)
     return group_depth > 0;
 }
 
+bool gh_nccl_in_group_with_calls(void)
+{
+    return group_depth > 0 && group_calls > 0;
+}
+
 static void fill(struct gh_call *c, size_t count, int datatype)
 {
     if ((unsigned)datatype < sizeof types) {
@@ -86,8 +91,10 @@ static inline bool record(const struct gh_call *c, gh_nccl_comm comm, const stru
         *(void **)&real = gh_nccl_real(&cache, #name);                                                      \
         if (GH_UNLIKELY(!real))                                                                             \
             return GH_NCCL_INVALID_USAGE;                                                                   \
-        bool watched = false;                                                                               \
-        if (gh_nccl_depth == 0 && gh_ring_is_open()) {                                                      \
+        bool watched = false, outer = gh_nccl_depth == 0;                                                   \
+        if (outer)                                                                                          \
+            gh_nccl_enter();                                                                                \
+        if (outer && gh_ring_is_open()) {                                                                   \
             struct gh_comm_info info;                                                                       \
             struct gh_call c = {                                                                            \
                 .op = GH_OP_##operation, .flags = GH_FLAG_ASYNC, .lane = (uintptr_t)stream, .peer = PEER};   \
@@ -100,6 +107,8 @@ static inline bool record(const struct gh_call *c, gh_nccl_comm comm, const stru
         gh_nccl_depth--;                                                                                    \
         if (GH_UNLIKELY(watched))                                                                           \
             gh_cuda_launched(result == GH_NCCL_SUCCESS);                                                    \
+        if (outer)                                                                                          \
+            gh_nccl_leave();                                                                                \
         return result;                                                                                      \
     }
 
@@ -114,8 +123,10 @@ int ncclSignal(int peer, int signal, int ctx, unsigned flags, gh_nccl_comm comm,
     *(void **)&real = gh_nccl_real(&cache, "Signal");
     if (!real)
         return GH_NCCL_INVALID_USAGE;
-    bool watched = false;
-    if (gh_nccl_depth == 0 && gh_ring_is_open()) {
+    bool watched = false, outer = gh_nccl_depth == 0;
+    if (outer)
+        gh_nccl_enter();
+    if (outer && gh_ring_is_open()) {
         struct gh_comm_info info;
         struct gh_call c = {
             .op = GH_OP_PUT_SIGNAL, .flags = GH_FLAG_ASYNC, .lane = (uintptr_t)stream, .peer = peer};
@@ -126,6 +137,8 @@ int ncclSignal(int peer, int signal, int ctx, unsigned flags, gh_nccl_comm comm,
     int result = real(peer, signal, ctx, flags, comm, stream);
     if (watched)
         gh_cuda_launched(result == GH_NCCL_SUCCESS);
+    if (outer)
+        gh_nccl_leave();
     return result;
 }
 
@@ -141,8 +154,10 @@ int ncclWaitSignal(int n, struct wait_desc *descs, gh_nccl_comm comm, gh_stream 
     *(void **)&real = gh_nccl_real(&cache, "WaitSignal");
     if (!real)
         return GH_NCCL_INVALID_USAGE;
-    bool watched = false;
-    if (gh_nccl_depth == 0 && gh_ring_is_open()) {
+    bool watched = false, outer = gh_nccl_depth == 0;
+    if (outer)
+        gh_nccl_enter();
+    if (outer && gh_ring_is_open()) {
         struct gh_comm_info info;
         struct gh_call c = {.op = GH_OP_WAIT_SIGNAL, .flags = GH_FLAG_ASYNC, .lane = (uintptr_t)stream,
                             .peer = n == 1 && descs ? descs->peer : -1};
@@ -153,6 +168,8 @@ int ncclWaitSignal(int n, struct wait_desc *descs, gh_nccl_comm comm, gh_stream 
     int result = real(n, descs, comm, stream);
     if (watched)
         gh_cuda_launched(result == GH_NCCL_SUCCESS);
+    if (outer)
+        gh_nccl_leave();
     return result;
 }
 
@@ -174,8 +191,10 @@ int ncclGroupStart(void)
 
 static void group_left(void)
 {
-    if (gh_nccl_depth == 0 && group_depth > 0 && --group_depth == 0)
+    if (gh_nccl_depth == 0 && group_depth > 0 && --group_depth == 0) {
         gh_nccl_group_done();
+        gh_nccl_leave();
+    }
 }
 
 GH_EXPORT int ncclGroupEnd(void);
@@ -188,6 +207,8 @@ int ncclGroupEnd(void)
         return GH_NCCL_INVALID_USAGE;
     bool outermost = gh_nccl_depth == 0 && group_depth == 1;
     bool watched = outermost && group_calls && gh_cuda_watching();
+    if (outermost)
+        gh_nccl_enter();
     if (GH_UNLIKELY(watched))
         gh_cuda_launch(group_calls);
     gh_nccl_depth++;

@@ -133,9 +133,14 @@ static uint64_t id_of(gh_nccl_comm comm)
     return GH_NCCL_INVALID_USAGE
 
 #define CALL(...)                                                                                           \
+    bool outer = gh_nccl_depth == 0;                                                                        \
+    if (outer)                                                                                              \
+        gh_nccl_enter();                                                                                    \
     gh_nccl_depth++;                                                                                        \
     int result = real(__VA_ARGS__);                                                                         \
-    gh_nccl_depth--
+    gh_nccl_depth--;                                                                                        \
+    if (outer)                                                                                              \
+    gh_nccl_leave()
 
 GH_EXPORT int ncclCommInitRank(gh_nccl_comm *comm, int nranks, gh_nccl_id id, int rank);
 int ncclCommInitRank(gh_nccl_comm *comm, int nranks, gh_nccl_id id, int rank)
@@ -222,19 +227,25 @@ int ncclCommGrow(gh_nccl_comm comm, int nranks, const gh_nccl_id *given, int ran
     return result;
 }
 
+#define TASK_STOPS_NS 2000000000ll
+
 GH_EXPORT int ncclCommFinalize(gh_nccl_comm comm);
 int ncclCommFinalize(gh_nccl_comm comm)
 {
     REAL(CommFinalize, gh_nccl_comm);
+    gh_comm_drop(comm); /* it can only be destroyed now */
+    gh_nccl_wait_task(TASK_STOPS_NS);
     return real(comm);
 }
 
-/* Forgotten before it goes: afterwards another thread may be given the same address. */
+/* Forgotten before it goes: afterwards another thread may be given the same address. A task that uses it sees that it
+ * is gone and stops; but an abort must not wait for long, it is there to free who is stuck. */
 GH_EXPORT int ncclCommDestroy(gh_nccl_comm comm);
 int ncclCommDestroy(gh_nccl_comm comm)
 {
     REAL(CommDestroy, gh_nccl_comm);
     gh_comm_drop(comm);
+    gh_nccl_wait_task(TASK_STOPS_NS);
     return real(comm);
 }
 
@@ -246,5 +257,6 @@ int ncclCommAbort(gh_nccl_comm comm)
     if (id)
         gh_cuda_drop_comm(id);
     gh_comm_drop(comm);
+    gh_nccl_wait_task(TASK_STOPS_NS);
     return real(comm);
 }

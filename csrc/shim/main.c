@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "hooks_nccl.h"
 #include "shim.h"
 
 bool gh_disabled;
@@ -24,6 +25,7 @@ static void in_child(void)
     gh_ring_release();
     gh_comm_forget();
     gh_cuda_forget();
+    gh_nccl_gate_forget();
 #if defined(__x86_64__)
     gh_gloo_forget();
 #endif

@@ -141,8 +141,10 @@ bool gh_pause(struct gh_mail *mail, int64_t seq)
     if (seq == stop) {
         if (!settle(before, pause))
             return false;
+        bool aside = gh_nccl_step_aside();
         __atomic_store_n(&holding, pause, __ATOMIC_RELEASE);
         hold(mail, pause, seq);
+        gh_nccl_step_back(aside);
         __atomic_store_n(&holding, 0, __ATOMIC_RELEASE);
         return true;
     }
@@ -155,10 +157,11 @@ bool gh_pause(struct gh_mail *mail, int64_t seq)
         refuse(mail, pause, seq);
         return false;
     }
-    bool waited = false;
-    while (__atomic_load_n(&holding, __ATOMIC_ACQUIRE) == pause) {
-        waited = true;
+    if (__atomic_load_n(&holding, __ATOMIC_ACQUIRE) != pause)
+        return false;
+    bool aside = gh_nccl_step_aside();
+    while (__atomic_load_n(&holding, __ATOMIC_ACQUIRE) == pause)
         nap();
-    }
-    return waited;
+    gh_nccl_step_back(aside);
+    return true;
 }

@@ -64,6 +64,7 @@ struct gh_comm_info {
 void gh_comm_add(const void *handle, uint64_t id, uint64_t parent, int size, int comm_rank, uint32_t backend,
                  const char *name);
 bool gh_comm_find(const void *handle, struct gh_comm_info *out); /* hot path */
+bool gh_comm_handle(uint64_t id, const void **handle, struct gh_comm_info *out); /* false: none, or several */
 void gh_comm_name(const void *handle, const char *name);
 void gh_comm_drop(const void *handle);
 uint32_t gh_comm_next_child(const void *handle); /* 0, 1, ...: number of the next split of this one */
@@ -90,6 +91,10 @@ void gh_cuda_forget(void);              /* in a forked child */
 /* Is all work done that was put on the streams of NCCL's calls and on the default stream of the current context?
  * Asks until then (CLOCK_MONOTONIC), at least once; true where no CUDA is used. False also means "cannot tell". */
 bool gh_cuda_drained(int64_t until_ns);
+
+/* nccl_gate.c: a thread that waits in a pause is not inside NCCL meanwhile */
+bool gh_nccl_step_aside(void); /* to be handed to ... */
+void gh_nccl_step_back(bool aside);
 
 /* hooks_gloo_groups.c */
 void gh_gloo_forget(void); /* in a forked child */

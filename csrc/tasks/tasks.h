@@ -14,9 +14,11 @@
 
 #define GH_TASK_GEMM 1u      /* gemm.c */
 #define GH_TASK_BANDWIDTH 2u /* bandwidth.c */
-#define GH_TASK_LISTEN 3u    /* link.c */
+#define GH_TASK_LISTEN 3u    /* meeting.c */
 #define GH_TASK_EXCHANGE 4u  /* link.c */
-#define GH_TASK_CLOSE 5u     /* link.c: let the listener go */
+#define GH_TASK_CLOSE 5u     /* meeting.c: let the listener go */
+/* These are in the shim alone; in our own processes they are ENOSYS. */
+#define GH_TASK_NCCL_EXCHANGE 8u /* csrc/shim/nccl_exchange.c */
 
 /* GH_TASK_GEMM: square matrices of floats, GH_TEST_SIZE is their edge, 1 to 8192; each thread multiplies its own.
  * GH_TASK_BANDWIDTH: a triad over three arrays that take GH_TEST_SIZE bytes together, up to 4 GiB; each thread has
@@ -90,6 +92,28 @@ enum gh_link_value {
                         receive, or the transfer was left out */
 };
 
+/* GH_TASK_NCCL_EXCHANGE: the same between two ranks of one of the job's NCCL communicators, from device to device by
+ * the library's own ncclSend and ncclRecv, on a stream and in buffers of its own. The first eight arguments are those
+ * of GH_TASK_EXCHANGE, so are `text` and the values, but: each value is the mean of GH_NCCL_RUN transfers, one after
+ * another, by CUDA events; GH_LINK_LATENCY is the mean half round trip of 8 bytes from device to device; `said` may say
+ * that a size was left out, with status 0. Without sizes nothing is exchanged: could it be, as far as one can see here?
+ *
+ * A send whose other end does not come would keep the GPU for ever. So both ends meet over TCP first, and before
+ * anything is put on a stream each has said that it can and will do its part; then both do.
+ *
+ * ENOSYS (no NCCL or CUDA that can), ENODEV (no such communicator, or not on the device of this thread), EBUSY
+ * (another thread is in the library, this one is in a group that has calls, or its stream is captured) and ENOMEM:
+ * nothing was exchanged. EREMOTEIO: the other end cannot. EBADMSG: what came is not what was sent. EIO: the library or
+ * the driver failed. ENOTRECOVERABLE: an earlier exchange of this rank did not end; it begins no other one. */
+enum gh_nccl_arg {
+    GH_NCCL_COMM = GH_LINK_SIZES, /* the communicator's identity, as in the ring */
+    GH_NCCL_PEER,                 /* the other end's rank in it */
+    GH_NCCL_SIZES,                /* how many sizes follow; 0: only whether it could */
+    GH_NCCL_SIZE,                 /* bytes of each, up to GH_NCCL_MOST */
+};
+#define GH_NCCL_RUN 4
+#define GH_NCCL_MOST (256ll << 20)
+
 struct gh_task {
     uint32_t kind;
     int64_t arg[GH_TASK_ARGS];
@@ -116,6 +140,9 @@ void gh_task_gemm(const struct gh_task *task, const struct gh_leave *leave, stru
 void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 void gh_task_listen(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 void gh_task_exchange(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
+/* In the shim, else NULL. */
+__attribute__((weak)) void gh_task_nccl_exchange(const struct gh_task *task, const struct gh_leave *leave,
+                                                 struct gh_result *out);
 void gh_task_close(void); /* also called when a pause ends, whoever ended it */
 
 #endif

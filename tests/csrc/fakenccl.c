@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FOR TESTS ONLY: a library with NCCL's ABI over host memory. It talks to nobody; it does what one can see
+/* FOR TESTS ONLY: a library with NCCL's ABI over host memory. It talks to nobody by itself; it does what one can see
  * from outside: handles, results, data of this rank copied through, and a note of the arguments it was given,
  * so that a test can tell whether a call came through the shim unchanged.
  *
@@ -65,11 +65,6 @@ static _Thread_local struct kernel {
 static _Thread_local int kernels_n;
 static void (*launch)(void *);
 
-__attribute__((constructor)) static void find_launch(void)
-{
-    *(void **)&launch = dlsym(RTLD_DEFAULT, "fake_cuda_kernel");
-}
-
 static void launch_all(void)
 {
     bool good = result_to_give == GH_NCCL_SUCCESS || result_to_give == GH_NCCL_IN_PROGRESS;
@@ -87,6 +82,14 @@ static void add_kernel(gh_nccl_comm comm, gh_stream stream)
         kernels[kernels_n++] = (struct kernel){comm, stream};
     if (!depth)
         launch_all();
+}
+
+#include "fakenccl_move.h"
+
+__attribute__((constructor)) static void find_launch(void)
+{
+    *(void **)&launch = dlsym(RTLD_DEFAULT, "fake_cuda_kernel");
+    folder = getenv("FAKE_NCCL_DIR");
 }
 
 static int note(const char *name, size_t count, int datatype, gh_nccl_comm comm, gh_stream stream, int peer)
@@ -147,8 +150,12 @@ struct size_of {
 #define BODY_GatherConfig (void)config; COPY
 #define BODY_Scatter COPY
 #define BODY_ScatterConfig (void)config; COPY
-#define BODY_Send (void)sendbuff
-#define BODY_Recv (void)recvbuff
+#define BODY_Send                                                                                           \
+    if (folder)                                                                                             \
+    return moving_op(true, sendbuff, count *width(datatype), peer, comm, stream)
+#define BODY_Recv                                                                                           \
+    if (folder)                                                                                             \
+    return moving_op(false, recvbuff, count *width(datatype), peer, comm, stream)
 #define BODY_PutSignal (void)localbuff; (void)window; (void)offset; (void)signal; (void)ctx; (void)flags
 
 GH_NCCL_DATA_CALLS(DATA)
@@ -203,6 +210,8 @@ int ncclGroupEnd(void)
             *later[i].at = later[i].value;
         later_n = 0;
         launch_all();
+        if (group.n)
+            return moving_launch();
     }
     return result_to_give;
 }
@@ -319,6 +328,19 @@ int ncclCommUserRank(gh_nccl_comm c, int *out)
     return 0;
 }
 TWIN(CommUserRank)
+
+API int ncclCommGetAsyncError(gh_nccl_comm c, int *out);
+int ncclCommGetAsyncError(gh_nccl_comm c, int *out)
+{
+    (void)c;
+    long from = moving_said("FAKE_NCCL_ERROR_AT", 0);
+    pthread_mutex_lock(&moving_lock);
+    *out = polls_left ? GH_NCCL_IN_PROGRESS : from && groups_seen + 1 >= from ? 6 : 0;
+    polls_left -= polls_left > 0;
+    pthread_mutex_unlock(&moving_lock);
+    return 0;
+}
+TWIN(CommGetAsyncError)
 
 API int ncclCommFinalize(gh_nccl_comm c);
 int ncclCommFinalize(gh_nccl_comm c)

@@ -28,7 +28,7 @@ native_gemm.restype = ctypes.c_int
 
 def test_names_are_those_of_the_header() -> None:
     kinds = {name: int(number) for name, number in re.findall(r"#define GH_TASK_(\w+) (\d+)u", HEADER)}
-    assert kinds == {name: getattr(tasks, name) for name in kinds} and len(kinds) == 5
+    assert kinds == {name: getattr(tasks, name) for name in kinds} and len(kinds) >= 6
     rows = re.search(r"enum gh_test_row \{(.*?)GH_ROW_COUNT", HEADER, re.S)
     assert rows and len(re.findall(r"GH_ROW_\w+,", rows[1])) == ROW
     assert f"GH_HEAD_COUNT = {HEAD}" in HEADER
