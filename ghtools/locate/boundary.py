@@ -21,7 +21,7 @@ from ghtools.stream.records import FLAG_EXEC, PHASE_CODE, Calls, Comm, Iters, Jo
 
 from .align import offset
 from .collect import Bounds
-from .cut import Made, consistent
+from .cut import Known, Made, by_kind, consistent
 
 STEADY_ITERS = 3  # with the same number of calls, the last ones of every rank
 KEPT = 64  # iterations of a rank that are remembered
@@ -101,12 +101,12 @@ class BoundaryFinder:
         while len(kept) > 1 and int(calls.seq[-1]) - int(kept[1].seq[0]) > MOST_CALLS:
             del kept[0]
 
-    def made(self, tallies: Mapping[int, Tallies]) -> dict[int, Made] | None:
+    def known(self, tallies: Mapping[int, Tallies]) -> dict[int, Known] | None:
         """The calls of all running ranks, `tallies` of theirs included; None unless they are known of all.
 
         Where the calls that the tallies have counted have not all come yet, that is so in a moment.
         """
-        found: dict[int, Made] = {}
+        found: dict[int, Known] = {}
         for rank in sorted(self.running):
             kept = self._calls.get(rank, [])
             if not kept or rank not in tallies:
@@ -118,7 +118,8 @@ class BoundaryFinder:
             if not np.array_equal(seq, np.arange(first, first + len(seq))) or int(seq[-1]) + 1 < tallies[rank].calls:
                 return None
             numbers = self._numbers.get(rank, {})
-            found[rank] = Made(op[order], comm[order].astype(np.uint64), peer[order], numbers, first, tallies[rank])
+            made = Made(op[order], comm[order].astype(np.uint64), peer[order], numbers, first, tallies[rank])
+            found[rank] = by_kind(made)
         return found
 
     def places(self) -> dict[int, Place] | None:
@@ -142,11 +143,11 @@ class BoundaryFinder:
 
 
 def meet(
-    places: Mapping[int, Place], now_ns: int, notice_s: float = NOTICE_S, made: Mapping[int, Made] | None = None
+    places: Mapping[int, Place], now_ns: int, notice_s: float = NOTICE_S, known: Mapping[int, Known] | None = None
 ) -> Boundary | None:
     """An iteration that no rank can have begun `notice_s` from now; None if none can be told.
 
-    `now_ns` and the times of all places are on one clock, good to half an iteration. With their calls in `made` the
+    `now_ns` and the times of all places are on one clock, good to half an iteration. With their calls in `known` the
     begins are moved to where the ranks can really stop together (cut.py); without, they are believed.
     """
     bounds = {rank: place.bounds for rank, place in places.items()}
@@ -162,16 +163,16 @@ def meet(
         rank: int(b.seq[-1]) + places[rank].calls * (target - int(b.index[-1]) - shift[rank])
         for rank, b in bounds.items()
     }
-    if made is not None:
+    if known is not None:
         common = min(int(b.index[-1]) + shift[r] for r, b in bounds.items())
         begins = {
             r: int(b.seq[-1]) - places[r].calls * (int(b.index[-1]) + shift[r] - common) for r, b in bounds.items()
         }
-        cut = consistent(made, begins, {r: place.calls for r, place in places.items()})
+        cut = consistent(known, begins, {r: place.calls for r, place in places.items()})
         if cut is None:
             return None
         stops = {rank: stop + cut[rank] - begins[rank] for rank, stop in stops.items()}
-    return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s, made is not None)
+    return Boundary(stops, (target - min(begun.values())) * iteration_s, iteration_s, known is not None)
 
 
 def _length_ns(bounds: Bounds) -> float:

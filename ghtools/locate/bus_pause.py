@@ -24,6 +24,7 @@ from ghtools.stream.errors import GhError
 
 from .boundary import Boundary, Place, meet
 from .collect import Bounds
+from .cut import Known, unpack
 from .host_pause import AGAIN, LEASE_S, SENT_ITERS, redis_clock_ns
 
 FIND_S = 20.0
@@ -79,12 +80,13 @@ def stopped_over_bus(
     names = tuple(hosts)
     held: BusHeld | None = None
     for left in reversed(range(ATTEMPTS)):
-        places, host_of = _places(url, job, names, find_s)
+        places, host_of, known = _places(url, job, names, find_s)
         names = tuple(sorted(set(host_of.values())))
-        where = meet(places, redis_clock_ns(url), NOTICE_S)
+        where = meet(places, redis_clock_ns(url), NOTICE_S, known if sorted(known) == sorted(places) else None)
         if where is None:
-            raise CouldNotTell(f"cannot hold job {job}", "its iterations have no length")
-        say(f"holding job {job}: {len(places)} ranks on {len(names)} hosts, in about {where.in_s:.1f} s")
+            raise CouldNotTell(f"cannot hold job {job}", "there is no point at which all its ranks can stop together")
+        how = "" if where.matched else "; their calls could not be matched, so they may not all come"
+        say(f"holding job {job}: {len(places)} ranks on {len(names)} hosts, in about {where.in_s:.1f} s{how}")
         try:
             held = _hold(url, job, where, host_of)
             break
@@ -106,23 +108,27 @@ def stopped_over_bus(
         say(f"the job stood for {time.monotonic() - began:.2f} s")
 
 
-def _places(url: BusUrl, job: str, names: tuple[str, ...], find_s: float) -> tuple[dict[int, Place], dict[int, str]]:
-    """Where all ranks stand, and on which hosts they are."""
+def _places(
+    url: BusUrl, job: str, names: tuple[str, ...], find_s: float
+) -> tuple[dict[int, Place], dict[int, str], dict[int, Known]]:
+    """Where all ranks stand, on which hosts they are, and what is known of their calls."""
     lease_s = find_s if names else GATHER_S
     replies = ask(url, job, request("where", job, lease_s, hosts=names), lease_s + (1.0 if names else 0.0), names)
     places: dict[int, Place] = {}
     host_of: dict[int, str] = {}
+    known: dict[int, Known] = {}
     for reply in replies:
         if reply.state != DONE:
             raise CouldNotTell(f"cannot hold job {job}", f"{reply.host}: {reply.why or reply.state}")
         for rank, place in unpack_places(reply.data.get("places")).items():
             places[rank], host_of[rank] = place, reply.host
+        known |= unpack(reply.data.get("calls"))
     if not places:
         raise CouldNotTell(f"cannot hold job {job}", "no host answers", "gh-trace --serve URL on each host")
     if sorted(places) != list(range(len(places))):
         missing = sorted(set(range(max(places) + 1)) - set(places))
         raise CouldNotTell(f"cannot hold job {job}", f"the hosts of ranks {missing} do not answer")
-    return places, host_of
+    return places, host_of, known
 
 
 def _hold(url: BusUrl, job: str, where: Boundary, host_of: Mapping[int, str]) -> BusHeld:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,56 +42,71 @@ class Made:
 
 
 @dataclass(frozen=True)
-class _Calls:
-    """Calls of one kind: their numbers, and how many there were before the first of these."""
+class OfKind:
+    """Calls of one kind: their numbers, growing, and how many there were before the first of these."""
 
     at: NDArray[np.int64]
     before: int
 
 
-def consistent(made: Mapping[int, Made], begins: Mapping[int, int], calls: Mapping[int, int]) -> dict[int, int] | None:
+@dataclass(frozen=True)
+class Known:
+    """What is known of a rank's calls from the one with number `first` on, by kind."""
+
+    first: int
+    kinds: Mapping[Key, OfKind]
+
+    def since(self, first: int) -> Known:
+        """The same from a later call on."""
+        kinds = {}
+        for key, one in self.kinds.items():
+            gone = int(np.searchsorted(one.at, first))
+            kinds[key] = OfKind(one.at[gone:], one.before + gone)  # also if none are left: they count
+        return Known(max(first, self.first), kinds)
+
+
+def consistent(
+    known: Mapping[int, Known], begins: Mapping[int, int], calls: Mapping[int, int]
+) -> dict[int, int] | None:
     """Calls before which the ranks can stop, the first such cut at or after `begins`; None if there is none near.
 
     `begins`: number of a call by rank, some iterations ago; `calls`: calls that an iteration of it has.
     """
-    places = {rank: _places(one) for rank, one in made.items()}
-    if any(begins[rank] < one.first for rank, one in made.items()):
-        return None
-    if any(calls_.before < 0 for by_key in places.values() for calls_ in by_key.values()):
-        return None  # what was read does not belong together
-    keys: dict[Key, list[int]] = {}
-    for rank, by_key in places.items():
-        for key in by_key:
-            keys.setdefault(key, []).append(rank)
+    ranks_of: dict[Key, list[int]] = {}
+    for rank, one in known.items():
+        if begins[rank] < one.first or any(kind.before < 0 for kind in one.kinds.values()):
+            return None  # not known, or what was read does not belong together
+        for key in one.kinds:
+            ranks_of.setdefault(key, []).append(rank)
     cut = dict(begins)
     for _ in range(ROUNDS):
         moved = False
-        for key, ranks in keys.items():
-            known = {rank: places[rank][key] for rank in ranks}
-            counts = {r: one.before + int(np.searchsorted(one.at, cut[r])) for r, one in known.items()}
+        for key, ranks in ranks_of.items():
+            kinds = {rank: known[rank].kinds[key] for rank in ranks}
+            counts = {r: kind.before + int(np.searchsorted(kind.at, cut[r])) for r, kind in kinds.items()}
             most = max(counts.values())
             for rank, count in counts.items():
                 if count < most:
-                    one = known[rank]
-                    if most > one.before + len(one.at):
+                    kind = kinds[rank]
+                    if most > kind.before + len(kind.at):
                         return None
-                    cut[rank] = int(one.at[most - 1 - one.before]) + 1
+                    cut[rank] = int(kind.at[most - 1 - kind.before]) + 1
                     moved = True
         if not moved:
             return cut if all(cut[rank] - begins[rank] <= calls[rank] for rank in cut) else None
     return None
 
 
-def _places(made: Made) -> dict[Key, _Calls]:
-    """The calls that must agree with those of others, by what they are."""
-    found: dict[Key, _Calls] = {}
+def by_kind(made: Made) -> Known:
+    """The calls that must agree with those of other ranks, by what they are."""
+    found: dict[Key, OfKind] = {}
 
     def add(key: Key, comm: int, op: int, peer: int, where: NDArray[np.int64]) -> None:
         at, before = where + made.first, 0
         if made.first:
             assert made.tallies is not None
             before = made.tallies.count(comm, op, peer) - int(np.searchsorted(at, made.tallies.calls))
-        found[key] = _Calls(at, before)
+        found[key] = OfKind(at, before)
 
     pair = (made.op == SEND) | (made.op == RECV)
     for comm in np.unique(made.comm).tolist():
@@ -105,4 +121,51 @@ def _places(made: Made) -> dict[Key, _Calls]:
                 ends: Sequence[int] = (mine, peer) if op == SEND else (peer, mine)
                 where = np.flatnonzero(here & (made.op == op) & (made.peer == peer))
                 add((comm, ends[0], ends[1]), comm, op, peer, where)
+    return Known(made.first, found)
+
+
+MOST_SENT = 16_384  # calls of one host's ranks together, in a message of at most 256 KiB
+_INT64 = range(1 << 63)
+
+
+def pack(known: Mapping[int, Known], since: Mapping[int, int]) -> dict[str, Any] | None:
+    """Plain values for another host, from call `since` of each rank on; None if they are too many, or damaged."""
+    if any(kind.before < 0 for one in known.values() for kind in one.kinds.values()):
+        return None
+    late = {rank: one.since(since[rank]) for rank, one in known.items()}
+    if sum(len(kind.at) for one in late.values() for kind in one.kinds.values()) > MOST_SENT:
+        return None
+    return {
+        str(rank): [
+            one.first,
+            # Numbers of calls as steps, which are short; communicators as text, as they may have 64 bits.
+            [[str(c), a, b, k.before, np.diff(k.at, prepend=one.first).tolist()] for (c, a, b), k in one.kinds.items()],
+        ]
+        for rank, one in late.items()
+    }
+
+
+def unpack(given: object) -> dict[int, Known]:
+    """What another host has packed, checked; a rank that makes no sense is left out."""
+    found = {}
+    for rank, item in given.items() if isinstance(given, dict) else ():
+        if str(rank).isdigit() and len(str(rank)) < 7 and isinstance(item, list) and len(item) == 2:
+            first, rows = item
+            kinds = [_kind(first, row) for row in rows[:MOST_SENT]] if isinstance(rows, list) else []
+            if type(first) is int and first in _INT64 and kinds and all(kinds):
+                found[int(rank)] = Known(first, dict(one for one in kinds if one))
     return found
+
+
+def _kind(first: object, row: object) -> tuple[Key, OfKind] | None:
+    if not isinstance(row, list) or len(row) != 5 or type(first) is not int:
+        return None
+    comm, a, b, before, steps = row
+    sound = (
+        isinstance(comm, str) and comm.isdigit() and len(comm) < 21 and isinstance(steps, list)
+        and all(type(n) is int and -1 <= n < 1 << 31 for n in (a, b)) and type(before) is int and before in _INT64
+        and all(type(n) is int and 0 <= n < 1 << 40 for n in steps)
+    )  # fmt: skip
+    if not sound:
+        return None
+    return (int(comm), a, b), OfKind(first + np.cumsum(np.array(steps, np.int64)), before)

@@ -21,6 +21,7 @@ from ghtools.source.live import choose_job
 from ghtools.stream.bus_link import BusUrl, connect
 
 from .boundary import Place
+from .cut import pack
 from .in_job import find_places
 
 LEASE_S = 10.0  # without a word from the asker
@@ -63,11 +64,13 @@ class HostPause:
     def _where(self, asked: Request) -> Reply:
         job = choose_job(jobs(), self._job)
         try:
-            places, _ = find_places(job, min(asked.lease_s, MOST_S), whole=False)
+            places, known = find_places(job, min(asked.lease_s, MOST_S), whole=False)
         except CouldNotTell as error:
             return Reply(FAILED, str(error))
         behind_ns = redis_clock_ns(self._url) - time.time_ns()
-        return Reply(DONE, data={"places": pack_places(places, behind_ns)})
+        since = {rank: int(place.bounds.seq[-SENT_ITERS:].min()) for rank, place in places.items()}
+        calls = pack(known, since) if known is not None else None
+        return Reply(DONE, data={"places": pack_places(places, behind_ns), "calls": calls or {}})
 
     def _hold(self, asked: Request) -> Reply:
         if self._held is not None:

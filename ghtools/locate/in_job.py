@@ -15,7 +15,7 @@ from ghtools.source.live import LiveSource, job_path_of
 from ghtools.stream.bus_link import BusUrl
 
 from .boundary import Boundary, BoundaryFinder, Place, meet
-from .cut import Made
+from .cut import Known
 
 FIND_S = 60.0  # for the iteration to be found
 COME_S = 5.0  # for ranks that have not made a call yet
@@ -71,7 +71,7 @@ def stopped(
         yield Bounded(held, stand_s)
 
 
-def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Place], dict[int, Made] | None]:
+def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Place], dict[int, Known] | None]:
     """Follow the job until it is known where its ranks on this host stand, and their calls if they can be had.
 
     `whole`: it must have no ranks elsewhere.
@@ -94,7 +94,7 @@ def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Plac
             if source.done or not job.alive:
                 raise CouldNotTell(f"cannot hold job {job.job}", "it has ended")
             if (complete or not whole) and (places := finder.places()) is not None:
-                return places, _made(job, source, finder)
+                return places, _known(job, source, finder)
             if waited_s > find_s:
                 raise CouldNotTell(f"cannot hold job {job.job}", f"{finder.why_not} after {find_s:g} s")
             time.sleep(POLL_S)
@@ -102,7 +102,7 @@ def find_places(job: JobDir, find_s: float, whole: bool) -> tuple[dict[int, Plac
         source.close()
 
 
-def _made(job: JobDir, source: LiveSource, finder: BoundaryFinder) -> dict[int, Made] | None:
+def _known(job: JobDir, source: LiveSource, finder: BoundaryFinder) -> dict[int, Known] | None:
     """The ranks' calls, and how many there were before; None if they cannot be had in a moment."""
     tallies: dict[int, Tallies] = {}
     for rank, ring in newest_rings(job).items():
@@ -115,15 +115,15 @@ def _made(job: JobDir, source: LiveSource, finder: BoundaryFinder) -> dict[int, 
     deadline = time.monotonic() + CALLS_S
     while time.monotonic() < deadline:
         finder.feed(source.poll())
-        if (made := finder.made(tallies)) is not None:
-            return made
+        if (known := finder.known(tallies)) is not None:
+            return known
         time.sleep(POLL_S)
     return None
 
 
 def _find(job: JobDir, find_s: float) -> Boundary:
-    places, made = find_places(job, find_s, whole=True)
-    where = meet(places, time.time_ns(), made=made)
+    places, known = find_places(job, find_s, whole=True)
+    where = meet(places, time.time_ns(), known=known)
     if where is None:
         raise CouldNotTell(f"cannot hold job {job.job}", "there is no point at which all its ranks can stop together")
     return where

@@ -3,14 +3,30 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pytest
 
 from ghtools.job.native import lib
 from ghtools.job.ring import Tallies
-from ghtools.locate.cut import Made, consistent
+from ghtools.locate.cut import Made, by_kind, pack, unpack
+from ghtools.locate.cut import consistent as consistent_
 from ghtools.stream.records import OP_CODE
 
 RED, SEND, RECV = OP_CODE["all_reduce"], OP_CODE["send"], OP_CODE["recv"]
+
+
+def consistent(made: dict[int, Made], begins: dict[int, int], calls: dict[int, int]) -> dict[int, int] | None:
+    """As cut.consistent, of what is known of programs; the same must come out where another host tells it."""
+    known = {rank: by_kind(one) for rank, one in made.items()}
+    found = consistent_(known, begins, calls)
+    packed = json.loads(json.dumps(pack(known, begins)))
+    if packed is None or any(begins[rank] < one.first for rank, one in made.items()):
+        assert found is None
+    else:
+        assert consistent_(unpack(packed), begins, calls) == found
+    return found
 
 
 def program(iteration: list[tuple[int, int, int]], comm_rank: dict[int, int], n: int = 10) -> Made:
@@ -50,7 +66,8 @@ def late(made: dict[int, Made], first: dict[int, int], counted: dict[int, int]) 
     """The same, seen from a later call on, with what was counted when so many calls had been made."""
     found = {}
     for rank, one in made.items():
-        at, by_key = first[rank], {}
+        at = first[rank]
+        by_key: dict[int, int] = {}
         for op, comm, peer in zip(
             one.op[: counted[rank]].tolist(), one.comm[: counted[rank]].tolist(), one.peer.tolist(), strict=False
         ):
@@ -78,3 +95,23 @@ def test_what_was_counted_wrong_is_none() -> None:
     made = late(pipeline(), {0: 20, 1: 20}, {0: 50, 1: 50})
     made[1] = Made(made[1].op, made[1].comm, made[1].peer, made[1].comm_rank, 20, Tallies(50, {}))
     assert consistent(made, {0: 25, 1: 25}, {0: 5, 1: 5}) is None
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        [0], [0, []], ["0", [["7", 0, 1, 0, [1]]]], [-1, [["7", 0, 1, 0, [1]]]], 
+        [0, [["7", 0, 1, -1, [1]]]], [0, [["7", 0, 1, 0, [-1]]]], [0, [["x", 0, 1, 0, [1]]]], [0, [["7", 0, 1, 0]]],
+        [0, [["7", True, 1, 0, [1]]]], [0, [["7", 0, 1, 0, [1.5]]]], [0, "7"], {}, None,
+    ],
+)  # fmt: skip
+def test_what_another_host_sends_is_checked(item: object) -> None:
+    assert unpack({"1": item}) == {} and unpack(item) == {}
+    assert unpack({"x": [0, [["7", 0, 1, 0, [1]]]]}) == {}
+    assert list(unpack({"1": [0, [["7", 0, 1, 0, [1]]]]})) == [1]
+
+
+def test_too_many_calls_are_not_sent() -> None:
+    many = {0: by_kind(program([(RED, 9, -1)], {9: 0}, n=20_000))}
+    assert pack(many, {0: 0}) is None
+    assert pack(many, {0: 10_000}) is not None
