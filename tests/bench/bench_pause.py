@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from ghtools.job.budget import left_s
 from ghtools.job.native import SHIM
 from ghtools.job.pause import CouldNotTell, Held, HeldRanks
 from ghtools.locate.gemm_session import Session
@@ -46,11 +47,12 @@ def gemm(held: Held) -> None:
 
 def ring(held: Held) -> None:
     """gh-validate-ring as shipped, its default sizes."""
-    sizes = RingPlan((16 << 20, 32 << 20, 64 << 20), 3, True).for_job()
+    sizes = RingPlan().for_job()
     fabric = TaskFabric(held, held.ranks, {})
     try:
         schedule, how = plan(held.ranks, dict(held.hosts), "ring", None)
-        for _ in RingTest(fabric, schedule, sizes, how, lambda text: None).run():
+        quiet: Callable[[str], None] = lambda text: None  # noqa: E731
+        for _ in RingTest(fabric, schedule, sizes, how, quiet, quiet, lambda: left_s(held)).run():
             pass
     finally:
         fabric.close()
@@ -84,8 +86,8 @@ def _pause(name: str, test: Callable[[Held], None], job: subprocess.Popen[bytes]
     for _ in range(300):
         try:
             with stopped(name, lambda text: None) as held:
-                assert isinstance(held, HeldRanks)
-                began.append(held.since_ns / 1e9)
+                assert isinstance(held.held, HeldRanks)
+                began.append(held.held.since_ns / 1e9)
                 test(held)
             return time.monotonic() - began[-1]
         except MissingError:

@@ -29,7 +29,7 @@ WORK = Task(GEMM, (128, 1, 1, 50_000_000, 0))
 
 @dataclass
 class Bed:
-    """A running job of 4 ranks on node0 and node1, each of which is served."""
+    """A running job on node0 and node1, each of which is served: a pipeline stage of 2 ranks each."""
 
     url: BusUrl
     redis: RedisServer
@@ -61,7 +61,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         for host in range(2):
             env = {**clean_env, "GHT_DIR": str(tmp_path / f"rings{host}"), "GHT_JOB": "two", "OMP_NUM_THREADS": "1"}
             env |= {"GLOO_SOCKET_IFNAME": hosts.interface(host)}
-            train = [str(ROOT / "tests/jobs/mixed.py"), "--dp", "4", "--batch", "256", "--steps", str(STEPS)]
+            train = [str(ROOT / "tests/jobs/mixed.py"), "--dp", "2", "--pp", "2"]
+            train += ["--batch", "256", "--steps", str(STEPS)]
             words = ["torchrun", "--nnodes", "2", "--node-rank", str(host), "--master-addr", hosts.address(0)]
             words += ["--master-port", "29531", "--nproc-per-node", "2", *train, "--times", str(tmp_path / "times")]
             with open(tmp_path / f"log{host}", "w") as log:
@@ -104,6 +105,7 @@ def test_ranks_of_all_hosts_stand_at_one_boundary_and_go_on(bed: Bed) -> None:
         while bed.step() < began + 3:
             assert time.monotonic() < deadline, said
             time.sleep(0.05)
+    assert not any("could not be matched" in line for line in said), said
 
 
 def test_without_redis_the_job_goes_on_within_the_lease(bed: Bed) -> None:
