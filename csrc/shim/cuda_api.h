@@ -13,6 +13,7 @@ typedef void *gh_cu_context;
 typedef void *gh_cu_stream;
 typedef void *gh_cu_event;
 typedef unsigned long long gh_cu_memory; /* an address on the device */
+typedef void *gh_cu_pool;
 
 #define GH_CU_SUCCESS 0
 #define GH_CU_OUT_OF_MEMORY 2
@@ -21,8 +22,23 @@ typedef unsigned long long gh_cu_memory; /* an address on the device */
 #define GH_CU_CAPTURE_NONE 0
 #define GH_CU_MODE_RELAXED 2
 #define GH_CU_NON_BLOCKING 1u /* of a stream: it does not wait for the default stream, nor that for it */
+#define GH_CU_MAJOR 75 /* attributes of a device: compute capability, and whether it has pools of memory */
+#define GH_CU_MINOR 76
+#define GH_CU_POOLS 115
 #define GH_CU_LEGACY ((gh_cu_stream)1)
 #define GH_CU_PER_THREAD ((gh_cu_stream)2)
+
+/* CUmemPoolProps. Memory of a pool is taken and given back in the order of a stream: neither waits for the device. */
+struct gh_cu_pool_is {
+    int kind; /* 1 = pinned, the only one */
+    int handles;
+    int where; /* 1 = on a device */
+    int device;
+    void *security;
+    size_t most;
+    unsigned short usage;
+    unsigned char reserved[54];
+};
 
 /* F(member, symbol, symbol of older drivers or "", needed, parameters). Those that are not needed are NULL where the
  * driver has none: who uses them asks. */
@@ -55,7 +71,18 @@ typedef unsigned long long gh_cu_memory; /* an address on the device */
       (gh_cu_memory to, unsigned value, size_t words, gh_cu_stream stream))                                 \
     F(stream_create, "cuStreamCreate", "", 0, (gh_cu_stream * out, unsigned flags))                         \
     F(stream_destroy, "cuStreamDestroy_v2", "", 0, (gh_cu_stream stream))                                   \
-    F(stream_wait, "cuStreamSynchronize", "", 0, (gh_cu_stream stream))
+    F(stream_wait, "cuStreamSynchronize", "", 0, (gh_cu_stream stream))                                     \
+    F(copy_on, "cuMemcpyDtoDAsync_v2", "", 0,                                                               \
+      (gh_cu_memory to, gh_cu_memory from, size_t bytes, gh_cu_stream stream))                              \
+    F(pool_create, "cuMemPoolCreate", "", 0, (gh_cu_pool * out, const struct gh_cu_pool_is *is))            \
+    F(pool_destroy, "cuMemPoolDestroy", "", 0, (gh_cu_pool pool))                                           \
+    F(alloc_on, "cuMemAllocFromPoolAsync", "", 0,                                                           \
+      (gh_cu_memory * out, size_t bytes, gh_cu_pool pool, gh_cu_stream stream))                             \
+    F(free_on, "cuMemFreeAsync", "", 0, (gh_cu_memory at, gh_cu_stream stream))                             \
+    F(attribute, "cuDeviceGetAttribute", "", 0, (int *out, int which, int device))                          \
+    F(name, "cuDeviceGetName", "", 0, (char *out, int cap, int device))                                     \
+    F(uuid, "cuDeviceGetUuid_v2", "cuDeviceGetUuid", 0, (unsigned char *out, int device))                   \
+    F(pci, "cuDeviceGetPCIBusId", "", 0, (char *out, int cap, int device))
 
 #define GH_CU_MEMBER_(member, symbol, older, needed, PARAMS) int(*member) PARAMS;
 

@@ -25,6 +25,13 @@ void gh_task_run(const struct gh_task *task, const struct gh_leave *leave, struc
     case GH_TASK_CLOSE:
         gh_task_close();
         break;
+    case GH_TASK_GPU_GEMM:
+    case GH_TASK_GPU_COPY:
+        if (gh_task_gpu)
+            gh_task_gpu(task, leave, out);
+        else
+            out->status = ENOSYS;
+        break;
     case GH_TASK_NCCL_EXCHANGE:
         if (gh_task_nccl_exchange)
             gh_task_nccl_exchange(task, leave, out);

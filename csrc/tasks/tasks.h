@@ -18,6 +18,8 @@
 #define GH_TASK_EXCHANGE 4u  /* link.c */
 #define GH_TASK_CLOSE 5u     /* meeting.c: let the listener go */
 /* These are in the shim alone; in our own processes they are ENOSYS. */
+#define GH_TASK_GPU_GEMM 6u      /* csrc/shim/gpu_gemm.c */
+#define GH_TASK_GPU_COPY 7u      /* csrc/shim/gpu_copy.c */
 #define GH_TASK_NCCL_EXCHANGE 8u /* csrc/shim/nccl_exchange.c */
 
 /* GH_TASK_GEMM: square matrices of floats, GH_TEST_SIZE is their edge, 1 to 8192; each thread multiplies its own.
@@ -32,8 +34,9 @@ enum gh_test_arg {
     GH_TEST_REPEATS, /* 1 to GH_TEST_MOST */
     GH_TEST_THREADS, /* 1 to 512 */
     GH_TEST_WINDOW,  /* ns, up to 10 s */
-    GH_TEST_KERNEL,  /* GEMM: 0 the best for this CPU, 1 plain, 2 AVX2 with FMA, 3 AVX-512 */
-    GH_TEST_TOGETHER, /* ranks of this host that do the same now: the memory that is left is for all of them; 0 is 1 */
+    GH_TEST_KERNEL,  /* GEMM: 0 the best for this CPU, 1 plain, 2 AVX2 with FMA, 3 AVX-512; GPU: GH_GPU_FP8 ... */
+    GH_TEST_TOGETHER, /* ranks of this host (GPU: on this device) that do the same now; the memory that is left is for
+                         all of them; 0 is 1 */
 };
 #define GH_TEST_MOST 16
 
@@ -46,6 +49,7 @@ enum gh_test_head {
     GH_HEAD_QUOTA,    /* us of CPU for each ... */
     GH_HEAD_PERIOD,   /* us; the tightest of the cgroup and its parents */
     GH_HEAD_CHECKSUM, /* of what the last repeat made */
+    GH_HEAD_SIZE,     /* GPU: the edge or the bytes that were used; else 0 */
     GH_HEAD_COUNT = 8
 };
 enum gh_test_row {
@@ -63,6 +67,24 @@ enum gh_test_row {
     GH_ROW_KHZ,       /* clock of the CPU at the end */
     GH_ROW_COUNT
 };
+
+/* GH_TASK_GPU_GEMM: on the device of the stopped thread's context, by the cuBLASLt that the job has loaded, in the
+ * format GH_TEST_KERNEL; GH_TEST_SIZE is the edge, up to 32768, rounded down to a multiple of 16, 0 is 8192.
+ * GH_TASK_GPU_COPY: copies in the device's memory between two arrays of GH_TEST_SIZE bytes together, up to 64 GiB, 0 is
+ * 2 GiB. A test takes no more than half of the memory that is free: a size that needs more is halved, as long as it
+ * still fills the device. A window holds as many steps as should take so long. Times are the device's; what is known
+ * of a CPU is -1. `said` is then "PCI-BUS-ID UUID NAME". With GH_TEST_REPEATS 0 nothing is done; the values are the
+ * head and enum gh_gpu_fact.
+ * ENODEV: this rank's thread uses no GPU. ENOSYS: no cuBLASLt is loaded. ENOTSUP: the device has no such format.
+ * EBUSY: a stream is being captured. EIO: the driver or the library failed. Else as above. */
+enum gh_gpu_fact { /* from GH_HEAD_COUNT on */
+    GH_GPU_ROOM,       /* bytes a test may take */
+    GH_GPU_CAPABILITY, /* of computing, 90 is 9.0 */
+    GH_GPU_CUBLASLT,   /* its version, -1 = none is loaded */
+    GH_GPU_EDGE,       /* that a test takes by itself, in the format that needs most, 0 = there is no room */
+    GH_GPU_COUNT
+};
+enum gh_gpu_format { GH_GPU_FP8 = 1, /* e4m3 */ GH_GPU_FP16, GH_GPU_BF16, GH_GPU_FP32, GH_GPU_FORMATS };
 
 /* GH_TASK_LISTEN: `text` is an address of this host, an interface, or empty: then GLOO_SOCKET_IFNAME, else the address
  * of the host's name, else 127.0.0.1, as Gloo chooses. `said` is then "ADDRESS PORT INTERFACE". The listener stays
@@ -141,6 +163,7 @@ void gh_task_bandwidth(const struct gh_task *task, const struct gh_leave *leave,
 void gh_task_listen(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 void gh_task_exchange(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 /* In the shim, else NULL. */
+__attribute__((weak)) void gh_task_gpu(const struct gh_task *task, const struct gh_leave *leave, struct gh_result *out);
 __attribute__((weak)) void gh_task_nccl_exchange(const struct gh_task *task, const struct gh_leave *leave,
                                                  struct gh_result *out);
 void gh_task_close(void); /* also called when a pause ends, whoever ended it */

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ghtools.job.layout import MAIL_DTYPE
 
 GEMM, BANDWIDTH, LISTEN, EXCHANGE, CLOSE = 1, 2, 3, 4, 5  # GH_TASK_* of tasks.h (a test compares them)
+GPU_GEMM, GPU_COPY = 6, 7  # in the shim alone
 NCCL_EXCHANGE = 8  # in the shim alone
 
 ARGS: int = MAIL_DTYPE["arg"].shape[0]

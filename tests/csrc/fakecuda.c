@@ -326,6 +326,7 @@ API int cuEventElapsedTime(float *ms, void *begin, void *end)
 }
 
 #include "fakecuda_memory.h"
+#include "fakecuda_pool.h"
 
 /* ---- what tests and the test library of NCCL's ABI do with it ---- */
 

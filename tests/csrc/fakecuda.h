@@ -22,6 +22,7 @@ enum {
     FAKE_LIVE_EVENTS,  /* these three: how many there are now */
     FAKE_LIVE_STREAMS, /* of cuStreamCreate */
     FAKE_LIVE_MEMORY,  /* bytes */
+    FAKE_LIVE_POOLS,
     FAKE_COUNTS
 };
 
@@ -59,12 +60,24 @@ extern int cuStreamCreate(void **, unsigned);
 extern int cuStreamDestroy_v2(void *);
 extern int cuStreamSynchronize(void *);
 
+extern int cuMemcpyDtoDAsync_v2(unsigned long long, unsigned long long, size_t, void *);
+extern int cuMemPoolCreate(void **, const void *);
+extern int cuMemPoolDestroy(void *);
+extern int cuMemAllocFromPoolAsync(unsigned long long *, size_t, void *, void *);
+extern int cuMemFreeAsync(unsigned long long, void *);
+extern int cuDeviceGetAttribute(int *, int, int);
+extern int cuDeviceGetName(char *, int, int);
+extern int cuDeviceGetUuid_v2(unsigned char *, int);
+extern int cuDeviceGetPCIBusId(char *, int, int);
+
 extern void fake_cuda_device(int);
 extern void fake_cuda_reset(int);
 extern void *fake_cuda_stream(int64_t takes);
 extern void fake_cuda_destroy(void *stream);
 extern void fake_cuda_set(void *stream, int what, int64_t value);
 extern void fake_cuda_kernel(void *stream);
+extern void fake_cuda_busy(void *stream, int64_t ns); /* work of another library that takes so long */
+extern void *fake_cuda_range(unsigned long long at, size_t bytes); /* NULL unless it is all in one allocation */
 extern void fake_cuda_issue(void *stream);  /* work that ends with ... */
 extern void fake_cuda_finish(void *stream); /* ... this, from any thread */
 extern void fake_cuda_advance(int64_t ns);

@@ -13,6 +13,7 @@ static struct allocation {
     unsigned char *at;
     size_t bytes;
     struct context *context;
+    void *pool; /* NULL = of cuMemAlloc */
 } allocations[ALLOCATIONS];
 
 static long said(const char *name, long otherwise)
@@ -67,7 +68,7 @@ API int cuMemAlloc_v2(unsigned long long *out, size_t bytes)
         return leave(OUT_OF_MEMORY);
     for (int i = 0; i < ALLOCATIONS; i++)
         if (!allocations[i].at) {
-            allocations[i] = (struct allocation){malloc(bytes), bytes, c};
+            allocations[i] = (struct allocation){malloc(bytes), bytes, c, NULL};
             memset(allocations[i].at, 0xa5, bytes);
             counts[FAKE_LIVE_MEMORY] += (long)bytes;
             *out = (uintptr_t)allocations[i].at;
@@ -181,7 +182,7 @@ API int cuStreamDestroy_v2(void *stream)
     struct stream *s = stream_of("cuStreamDestroy", stream);
     if (!s->made)
         die("cuStreamDestroy: the program's own stream");
-    if (!stream_done(s))
+    if (!stream_done(s) && !s->never)
         die("cuStreamDestroy: work is under way on it");
     s->magic = DEAD;
     counts[FAKE_LIVE_STREAMS]--;
