@@ -277,8 +277,10 @@ static void *work(void *self)
             x->out.status = gh_meeting_say(&x->meeting, EIO, "using the device's context");
         else
             x->out.status = exchange(x);
-        if (x->p2p.under_way)
+        if (x->p2p.under_way) {
+            x->out.status = x->out.status == ENODEV ? EIO : x->out.status; /* which says that nothing was begun */
             leave_it(x);
+        }
         gh_p2p_give_back(&x->p2p);
         cu->pop(&was);
     }

@@ -39,6 +39,10 @@ The links of a job that runs under the shim, while it stands still for some seco
 
     gh-validate-ring --job my-job > links.ght
 
+The same from GPU to GPU, by NCCL on a communicator of the job:
+
+    gh-validate-ring --job my-job --backend nccl > links.ght
+
 Over hosts, a process a rank: over TCP by a directory that all see, or by torch.distributed:
 
     srun -N 16 --ntasks-per-node 1 gh-validate-ring --gather /shared/tmp.1 > links.ght
@@ -57,7 +61,11 @@ In a chain: a link or host that gh-profile suspects is tested:
 An even ring takes 2 passes, an odd one 3, one tree 3, both trees of the double tree 4, whatever the number of ranks;
 in a pass all its pairs exchange at once, so a test takes as long as 2 to 7 exchanges of the slowest pair. An exchange
 moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer after 5 s (0.7 s in a job). What looks slow
-costs more exchanges, one after another, 8 links at most (2 in a job). Each rank needs half a MB of buffers.
+costs more exchanges, one after another, 8 links at most (2 in a job). Each rank needs half a MB of buffers. By NCCL in
+a job each size is moved five times in a row, of which four are timed; each GPU then needs two buffers of the largest
+size, an eighth of its free memory at most (larger sizes are left out), and 1 GiB that is free. The first exchange of
+two ranks makes NCCL connect them, with buffers of its own that stay in the communicator; it is not timed. A call of
+NCCL takes some 10 ns longer for what keeps a test and the job apart.
 
 With more ranks than CPUs on one host the time goes into copying, and there it grows with the ranks. Measured on a busy
 host with 2 CPUs: 4 ranks 2.8 s, 8 ranks 5.9 s, 16 ranks 7.7 s, and 14 s with --topology both (5 passes); starting 16
@@ -69,6 +77,14 @@ Over TCP the kernel's network stack and the CPU are part of the link: a rank who
 slow to all its partners in both directions, which gh-validate-gemm tells apart. RDMA, NVLink and PCIe are not seen over
 TCP; --backend nccl measures them, and was not tried on GPUs yet. Over TCP a link inside a host is of type loopback, any
 other of type network; links are compared with those of their own type only.
+
+--job with --backend nccl puts sends and receives on the job's own communicator, the smallest that has all the ranks
+tested. A send whose receive does not come would keep a GPU for ever, so both ends say over TCP that they are ready
+before each step, and only then call NCCL. What is left: a rank that dies, is stopped for seconds, or is refused by NCCL
+between its word and its call leaves the other's GPU waiting, and the job with it; its buffers are then left to the
+GPU, which the last line says, and nothing is begun again. Where the ranks cannot (no such communicator, other work in
+NCCL or a capture under way, too little memory, ranks on other hosts by --bus), the test goes over TCP and says why.
+Latency is then the mean from GPU to GPU, and a link inside a host is of type unknown where NVML does not tell.
 
 A link that is slow only while others are busy, as behind an oversubscribed switch, is not named: the last line says
 that it is sound alone. Without --baseline, where all links of a type are slow alike, none is, and a single link, or a
@@ -111,7 +127,10 @@ def main(
     ] = "",
     every_s: Annotated[float, typer.Option(min=0, help="With --suspects: at most one test in so many seconds.")] = 60.0,
     backend: Annotated[
-        str, typer.Option(metavar="tcp|gloo|nccl", help="By what to exchange; the latter two under a launcher.")
+        str,
+        typer.Option(
+            metavar="tcp|gloo|nccl", help="By what to exchange: gloo under a launcher, nccl there or in a job."
+        ),
     ] = "tcp",
     interface: Annotated[
         str, typer.Option(metavar="IF", help="Interface or address to use, or host=IF,...; else what Gloo uses.")
@@ -180,23 +199,22 @@ def main(
         """One test over held ranks; the listeners are let go after it."""
         from ghtools.job.budget import left_s
         from ghtools.locate.ring_fabric import TaskFabric
+        from ghtools.locate.ring_nccl import nccl_or_tcp
 
         these = chosen or held.ranks
         if missing := sorted(set(these) - set(held.ranks)):
             raise GhError(f"cannot test rank {missing[0]}", "it is not among the ranks of the job", "--ranks of it")
-        fabric = TaskFabric(held, these, where)
+        fabric = nccl_or_tcp(held, these, where, tell) if backend == "nccl" else TaskFabric(held, these, where)
         try:
             yield make(fabric, dict(held.hosts), lambda: left_s(held))
         finally:
             fabric.close()
 
+    if inside and backend == "gloo":
+        raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "--backend tcp or nccl")
     if suspects:
-        if backend != "tcp":
-            raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "without --backend")
         return _filter(job or "", bus, over_tasks, every_s, tell)
-    if backend != "tcp":
-        if job is not None:
-            raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "without --backend")
+    if backend != "tcp" and not inside:
         return _launched(backend, chosen, make, plan)
     with ExitStack() as stack:
         held: Held

@@ -19,7 +19,7 @@ from typing import Protocol
 from ghtools.job.control import ControlPage
 from ghtools.job.mail import Mailbox, PauseState
 from ghtools.job.paths import CONTROL_NAME, JobDir, RingFile
-from ghtools.job.ring import RingReader
+from ghtools.job.ring import CommInfo, RingReader
 from ghtools.job.task import Task, TaskResult
 from ghtools.stream.errors import Exit, GhError
 
@@ -88,6 +88,11 @@ class HeldRanks:
     @property
     def pids(self) -> dict[int, int]:
         return {number: rank.reader.info.pid for number, rank in self._ranks.items()}
+
+    @property
+    def comms(self) -> dict[int, list[CommInfo]]:
+        """The communicators that each of them has made."""
+        return {number: rank.reader.comms() for number, rank in self._ranks.items()}
 
     def run(self, tasks: Mapping[int, Task], timeout_s: float) -> dict[int, TaskResult]:
         """As Held.run. ValueError for a rank that is not held."""

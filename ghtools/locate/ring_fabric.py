@@ -23,7 +23,7 @@ from .ring_judge import Exchanged, Link
 
 CONNECTS_SENDS, BOTH_AT_ONCE = 1, 4  # GH_LINK_WAYS of csrc/tasks/tasks.h
 LATENCY, CPU, WALL, FIRST = 0, 1, 2, 3  # enum gh_link_value
-MAX_SIZES = ARGS - 9
+MAX_SIZES = ARGS - 11  # that fit the arguments of either kind of exchange
 PINGS = 32
 SMALL = (1 << 20, 4 << 20)
 START_S = 5.0  # for an answer to come back, over what the task itself may take

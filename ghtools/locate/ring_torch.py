@@ -119,7 +119,7 @@ class TorchFabric:
         one, other = (self._ends[rank] for rank in link)
         if self.by != "nccl":
             return "loopback" if one.address == other.address else "network"
-        return "network" if one.host != other.host else _type_of_gpus(one, other)
+        return "network" if one.host != other.host else type_of_gpus(one, other)
 
     def exchange(self, links: Sequence[Link], plan: Plan) -> list[Exchanged]:
         """As Fabric.exchange."""
@@ -242,8 +242,8 @@ class _Part:
         return self._buffers[name]
 
 
-def _type_of_gpus(one: End, other: End) -> str:
-    """What NVML says of the path between two GPUs of the host of rank 0, by their UUIDs."""
+def type_of_gpus(one: End, other: End) -> str:
+    """What NVML says of the path between two GPUs of this host, by their UUIDs: nvlink, pcie or unknown."""
     if one.host != socket.gethostname():
         return "unknown"
     try:

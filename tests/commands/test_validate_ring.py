@@ -32,6 +32,7 @@ def run(*words: str, data: bytes = b"", **env: str) -> subprocess.CompletedProce
         (["--ranks", "0-3", "--topology", "star"], 2, "ring, tree, both"),
         (["--ranks", "0-3", "--direction", "up"], 2, "both or one"),
         (["--ranks", "0-3", "--backend", "mpi"], 2, "tcp, gloo or nccl"),
+        (["--job", "x", "--backend", "gloo"], 2, "only its own ranks can"),
         (["--ranks", "0-3", "--sizes", "16Q"], 2, "cannot read the size '16Q'"),
         (["--ranks", "0-3", "--sizes", "0"], 2, "cannot read the size"),
         (["--ranks", "0-3", "--sizes", ",".join(str(n) for n in range(1, 40))], 2, "at most"),
