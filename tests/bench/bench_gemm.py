@@ -20,7 +20,8 @@ import time
 import numpy as np
 
 from ghtools.job.task import BANDWIDTH, GEMM, Task, run_task
-from ghtools.locate.gemm_test import KERNELS, bandwidth_bytes, rows_of
+from ghtools.locate.gemm_rows import rows_of
+from ghtools.locate.gemm_test import KERNELS, bandwidth_bytes
 
 TURNS = 5
 WINDOW_NS = 100_000_000

@@ -16,7 +16,8 @@ import pytest
 from ghtools.job import task as tasks
 from ghtools.job.native import lib
 from ghtools.job.task import BANDWIDTH, GEMM, TEXT_BYTES, VALUES, Task, run_task, unpack_result
-from ghtools.locate.gemm_test import HEAD, KERNELS, ROW, rows_of
+from ghtools.locate.gemm_rows import HEAD, ROW, rows_of
+from ghtools.locate.gemm_test import KERNELS
 
 HEADER = (Path(__file__).resolve().parents[2] / "csrc" / "tasks" / "tasks.h").read_text()
 WINDOW_NS = 2_000_000
