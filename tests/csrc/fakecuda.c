@@ -168,7 +168,7 @@ static int stream_done(const struct stream *s)
 static int64_t event_time(const struct event *e)
 {
     const struct stream *s = e->stream;
-    if (s->never || s->finished < e->after)
+    if (s->finished < e->after)
         return INT64_MAX;
     int64_t ended = e->after ? s->ended[e->after % ENDED] : 0;
     return e->time > ended ? e->time : ended;
@@ -310,7 +310,7 @@ API int cuEventQuery(void *event)
     safe("cuEventQuery");
     if (!e->recorded)
         die("cuEventQuery: never recorded");
-    int done = event_time(e) <= now();
+    int done = event_time(e) <= now() && !e->stream->never;
     counts[FAKE_FINISHED] += done;
     return leave(done ? 0 : NOT_READY);
 }
