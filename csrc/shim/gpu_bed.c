@@ -136,7 +136,8 @@ bool gh_gpu_wait(struct gh_gpu *g, gh_cu_event event)
     }
 }
 
-/* The job is to find the device as quiet as it left it; but it does not wait for one that hangs. */
+/* The job is to find the device as quiet as it left it, and its memory given back; but it does not wait for one that
+ * hangs. */
 static void settle(struct gh_gpu *g)
 {
     const struct timespec step = {0, POLL_NS};
@@ -147,10 +148,10 @@ static void settle(struct gh_gpu *g)
 
 void gh_gpu_close(struct gh_gpu *g)
 {
-    if (g->stream)
-        settle(g);
     for (unsigned i = 0; i < g->buffers; i++)
         g->cu->free_on(g->buffer[i], g->stream);
+    if (g->stream)
+        settle(g);
     for (unsigned i = 0; i < 2 + GH_GPU_DEPTH; i++)
         if (*event_at(g, i))
             g->cu->destroy(*event_at(g, i));

@@ -55,10 +55,19 @@ The job stands still while it is tested: (repeats + 1/4) windows for each of two
 for a test that could not tell, and some tenths to start and end. A rank takes 6 MB for the multiplication and four
 times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if that were, for all ranks
 of a host together, over half of the memory that is left.
+
+A rank with a GPU has five tests of it, in windows of a quarter, and of its CPU the multiplication alone: 2.9 s as it is
+set, and what it takes to fill the matrices and to look at products, which was not measured. That takes up to 2 GB of
+the GPU's memory for the time of a test, never over half of what is free: matrices and arrays are halved until they fit
+on all GPUs. A handle of cuBLASLt, and the code that it loads, stay in the process.
 """,
     caveats="""\
-Inside a job only the CPU is tested; GPUs are tested alone (--devices gpu), by torch, and that part was not tried on a
-GPU yet. A GPU in use by others, or with MIG, is skipped.
+Nothing of what is said of GPUs was ever run on one. In a job each rank's GPU is tested by the rank's own process: FP8,
+FP16, BF16 and FP32 by the cuBLASLt that it has loaded (none is loaded for it), and copies in its memory. That part was
+checked against NVIDIA's headers, and tested on libraries that stand for a driver and cuBLASLt. It needs a driver of
+CUDA 11.2 or newer, and is left out while a stream is captured into a graph. Without a job (--devices gpu) torch does
+it; a GPU in use by others, or with MIG, is then skipped. Rates of the two ways are not compared: one multiplies whole
+numbers, with which a GPU is faster, the other random ones.
 
 A window should be a whole number of the periods of a CPU quota (100 ms as a rule). Ranks that share CPUs contend in
 the test as in the job; a rate is then a share, not what the CPU can do. Peers must be three in all and of one kind:
