@@ -6,7 +6,8 @@
  * connected, ready as well, answers that it is done, and both put their parts on their streams whatever becomes of the
  * leave. What remains is that a rank dies, or is stopped for seconds, between two such instructions: the job would not
  * survive the first in any case. After an error that may have left something on the stream, nothing is begun again in
- * this process, and buffers that the device may still write to are left to it.
+ * this process, and buffers that the device may still write to are left to it; unless it was only late, and is done
+ * when the next exchange is asked for.
  *
  * A thread of its own does it: the thread that stands may be in a group of the library, which would take our calls for
  * its own. While it works nobody else is in the library (nccl_gate.c).
@@ -43,7 +44,6 @@ struct exchange {
 };
 
 static int broken;         /* an exchange did not end */
-static int64_t left_bytes; /* of device memory, to what has not ended */
 
 static bool stands(void *self)
 {
@@ -192,6 +192,7 @@ static int transfers(struct exchange *x)
     const int64_t *arg = x->task.arg, *size = arg + GH_NCCL_SIZE;
     int sizes = (int)arg[GH_NCCL_SIZES], value = GH_LINK_FIRST;
     int64_t soft_ns = gh_now_ns() + arg[GH_LINK_SOFT_MS] * 1000000, none = -1;
+    double slowest = 0; /* ns a byte, of what came here */
     bool go = true;
     int status = transfer(x, (struct way){true, true}, x->most < WARM_UP ? x->most : WARM_UP, 0, &go, &none);
     if (!status && go && arg[GH_LINK_PINGS])
@@ -204,11 +205,14 @@ static int transfers(struct exchange *x)
             struct way w = way_of(x, way);
             int64_t bytes = size[i % sizes], took = -1;
             if (bytes <= x->most) {
-                go = gh_now_ns() < soft_ns;
+                int64_t now = gh_now_ns(), end = now + (int64_t)(slowest * (double)bytes * (1 + GH_NCCL_RUN));
+                go = now < soft_ns && end < x->meeting.until_ns;
                 status = transfer(x, w, bytes, GH_NCCL_RUN, &go, &took);
             }
-            if (!status && go && w.receives && took >= 0)
+            if (!status && go && w.receives && took >= 0) {
                 x->out.value[value] = took;
+                slowest = (double)took / (double)bytes > slowest ? (double)took / (double)bytes : slowest;
+            }
             value++;
         }
     x->out.value[GH_LINK_CPU] = gh_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
@@ -258,9 +262,8 @@ static int exchange(struct exchange *x)
 static void leave_it(struct exchange *x)
 {
     size_t length = strlen(x->out.said);
-    left_bytes += 2 * x->p2p.room;
     snprintf(x->out.said + length, sizeof x->out.said - length, "; %lld MB of device memory are left to it",
-             (long long)(left_bytes >> 20));
+             (long long)(2 * x->p2p.room >> 20));
     __atomic_store_n(&broken, 1, __ATOMIC_RELEASE);
 }
 
@@ -314,6 +317,13 @@ static int run(struct exchange *x, const struct gh_leave *leave)
     return 0;
 }
 
+/* An earlier exchange that did not end in time has ended since. One that failed has not, whatever the stream says. */
+static bool ended_since(struct exchange *x)
+{
+    return __atomic_load_n(&x->done, __ATOMIC_ACQUIRE) &&
+           (x->out.status == ETIMEDOUT || x->out.status == ECANCELED) && gh_p2p_reap(&x->p2p);
+}
+
 /* ---- the task ---- */
 
 static bool between(int64_t low, int64_t value, int64_t high)
@@ -352,6 +362,8 @@ void gh_task_nccl_exchange(const struct gh_task *task, const struct gh_leave *le
     struct gh_meeting first = {leave, 0, out->said};
     struct gh_comm_info info;
     const void *comm;
+    if (__atomic_load_n(&broken, __ATOMIC_ACQUIRE) && ended_since(&x))
+        __atomic_store_n(&broken, 0, __ATOMIC_RELEASE);
     if (!sound(arg) || (arg[GH_NCCL_SIZES] && !arg[GH_LINK_CONNECTS] && !gh_meeting_listens()))
         out->status = gh_meeting_say(&first, EINVAL, "reading the task");
     else if (__atomic_load_n(&broken, __ATOMIC_ACQUIRE))

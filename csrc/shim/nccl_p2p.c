@@ -18,7 +18,7 @@
 #define UINT8 1              /* ncclUint8 */
 #define STEP_NS 50000l       /* between looks at the stream */
 #define ERROR_NS 10000000ll  /* between looks at the communicator's error */
-#define LATE_NS 2000000000ll /* what has begun is waited for so long after the leave has ended */
+#define LATE_NS 1500000000ll /* what has begun is waited for so long after the leave has ended */
 #define PATTERN ((1 << 20) - 24) /* bytes of the pattern's period: no power of two, so that a shift is seen */
 #define LEAST_FREE (1ull << 30)  /* the library itself takes memory when it connects two ranks */
 #define SHARE 16                 /* each of two buffers takes that part of the free memory, at most */
@@ -86,9 +86,8 @@ int gh_p2p_find(struct gh_p2p *p)
 /* Is it still known; the program may have ended it meanwhile. */
 static bool known(const struct gh_p2p *p)
 {
-    const void *comm = NULL;
     struct gh_comm_info info;
-    return gh_comm_handle(p->id, &comm, &info) && comm == p->comm;
+    return gh_comm_find(p->comm, &info) && info.id == p->id;
 }
 
 static int wait_while_in_progress(struct gh_p2p *p, int64_t until, const char *what)
@@ -238,7 +237,8 @@ int gh_p2p_mark(struct gh_p2p *p, gh_cu_event event)
     return p->cu->record(event, p->stream) == GH_CU_SUCCESS ? 0 : say(p, EIO, "recording an event");
 }
 
-/* What has begun is waited for even when the leave ends: it is a matter of milliseconds, unless the other end died. */
+/* What has begun is waited for even when the leave ends or the program ends the communicator, which waits for us longer
+ * than that: it is a matter of milliseconds, unless the other end died. */
 int gh_p2p_wait(struct gh_p2p *p)
 {
     const char *what = "waiting for the device";
@@ -254,19 +254,36 @@ int gh_p2p_wait(struct gh_p2p *p)
             return say(p, EIO, what);
         if (now > p->meeting->until_ns + LATE_NS)
             return say(p, ETIMEDOUT, what);
-        if (!late && !p->meeting->leave->stands(p->meeting->leave->self))
+        bool there = known(p);
+        if (!late && (!there || !p->meeting->leave->stands(p->meeting->leave->self)))
             late = now + LATE_NS;
         if (late && now > late)
             return say(p, ECANCELED, what);
-        if (now - looked > ERROR_NS) {
+        if (there && now - looked > ERROR_NS) {
             looked = now;
-            if (!known(p))
-                return say(p, ENODEV, "the program has ended the communicator");
             if (nccl.error(p->comm, &error) != GH_NCCL_SUCCESS || !good(error))
                 return say(p, EIO, "asking the communicator for errors");
         }
         nap();
     }
+}
+
+bool gh_p2p_reap(struct gh_p2p *p)
+{
+    int mode = GH_CU_MODE_RELAXED;
+    bool pushed, done = false;
+    if (p->under_way && gh_cuda_enter(p->cu, p->context, &pushed)) {
+        if (p->cu->exchange_mode(&mode) == GH_CU_SUCCESS) {
+            done = p->cu->stream_query(p->stream) == GH_CU_SUCCESS;
+            if (done) {
+                p->under_way = false;
+                gh_p2p_give_back(p);
+            }
+            p->cu->exchange_mode(&mode);
+        }
+        gh_cuda_leave(p->cu, pushed);
+    }
+    return done;
 }
 
 int gh_p2p_took(struct gh_p2p *p, int64_t *took_ns)

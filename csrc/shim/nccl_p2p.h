@@ -34,6 +34,7 @@ int gh_p2p_sound(struct gh_p2p *p);     /* it is still there and has no error */
 /* Two buffers for the largest of the sizes that do no harm here. `told`: numbers of the pattern, ours and theirs. */
 int gh_p2p_take(struct gh_p2p *p, const int64_t *size, int sizes, const uint64_t *told);
 void gh_p2p_give_back(struct gh_p2p *p); /* but what is under way */
+bool gh_p2p_reap(struct gh_p2p *p);      /* what was under way is done by now, and was given back */
 int gh_p2p_clear(struct gh_p2p *p, int64_t bytes); /* so that what is there afterwards has come */
 int gh_p2p_check(struct gh_p2p *p, int64_t bytes);
 /* One group: a send, a receive, or both, of so many bytes. */

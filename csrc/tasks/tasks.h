@@ -126,7 +126,7 @@ enum gh_link_value {
  * ENOSYS (no NCCL or CUDA that can), ENODEV (no such communicator, or not on the device of this thread), EBUSY
  * (another thread is in the library, this one is in a group that has calls, or its stream is captured) and ENOMEM:
  * nothing was exchanged. EREMOTEIO: the other end cannot. EBADMSG: what came is not what was sent. EIO: the library or
- * the driver failed. ENOTRECOVERABLE: an earlier exchange of this rank did not end; it begins no other one. */
+ * the driver failed. ENOTRECOVERABLE: an earlier exchange of this rank has not ended; it begins no other one. */
 enum gh_nccl_arg {
     GH_NCCL_COMM = GH_LINK_SIZES, /* the communicator's identity, as in the ring */
     GH_NCCL_PEER,                 /* the other end's rank in it */

@@ -64,8 +64,7 @@ moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer afte
 costs more exchanges, one after another, 8 links at most (2 in a job). Each rank needs half a MB of buffers. By NCCL in
 a job each size is moved five times in a row, of which four are timed; each GPU then needs two buffers of the largest
 size, an eighth of its free memory at most (larger sizes are left out), and 1 GiB that is free. The first exchange of
-two ranks makes NCCL connect them, with buffers of its own that stay in the communicator; it is not timed. A call of
-NCCL takes some 10 ns longer for what keeps a test and the job apart.
+two ranks makes NCCL connect them, with buffers of its own that stay in the communicator; it is not timed.
 
 With more ranks than CPUs on one host the time goes into copying, and there it grows with the ranks. Measured on a busy
 host with 2 CPUs: 4 ranks 2.8 s, 8 ranks 5.9 s, 16 ranks 7.7 s, and 14 s with --topology both (5 passes); starting 16

@@ -263,6 +263,9 @@ API int cuEventCreate(void **out, unsigned flags)
     safe("cuEventCreate");
     if (flags)
         die("cuEventCreate: flags %u", flags);
+    const char *fails = getenv("FAKE_CUDA_EVENT_FAILS"); /* the number of the one that does */
+    if (fails && counts[FAKE_EVENTS] == atol(fails))
+        return leave(2);
     struct event *e = calloc(1, sizeof *e);
     counts[FAKE_LIVE_EVENTS]++;
     e->magic = EVENT;

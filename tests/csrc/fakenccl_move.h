@@ -110,7 +110,8 @@ static double rate(int a, int b) /* bytes a nanosecond */
     const char *slow = getenv("FAKE_NCCL_SLOW");
     if (slow && sscanf(slow, "%d-%d=%lf", &one, &other, &mb) == 3 && one == low && other == high)
         return mb / 1e3;
-    return (double)moving_said("FAKE_NCCL_RATE", 1000) / 1e3;
+    const char *usual = getenv("FAKE_NCCL_RATE");
+    return usual ? atof(usual) / 1e3 : 1;
 }
 
 static void perform(const struct job *job)

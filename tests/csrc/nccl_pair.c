@@ -2,19 +2,25 @@
 /* FOR TESTS ONLY: one rank of two, on the tests' libcuda and libnccl, with the shim in it. It says where it listens,
  * hears where the other one does, runs GH_TASK_NCCL_EXCHANGE as a stopped thread would, and says what came of it and
  * what is left of what was taken.   nccl_pair RANK WAYS REPEATS SOFT_MS HARD_MS LEAVE_MS SIZES...
- * PAIR_HOW: plain, probe (no sizes), twice, group (an open group), calls (a group with a call), inside (another thread
+ * PAIR_HOW: plain, probe (no sizes), twice, later (twice, with four seconds between), group (an open group), calls (a group with a call), inside (another thread
  * in the library), captured, destroyed, finalized, device (the thread is on another), stranger (an unknown
  * communicator). */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda_driver.h"
 #include "shim/hooks_nccl.h"
 #include "tasks/tasks.h"
 
 extern int ncclCommFinalize(gh_nccl_comm);
+
+static void wait_ms(int ms)
+{
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000l}, NULL);
+}
 
 static bool before(void *until_ns)
 {
@@ -80,7 +86,10 @@ int main(int argc, char **argv)
         task.arg[GH_NCCL_COMM]++;
     long live[3] = {fake_cuda_count(FAKE_LIVE_EVENTS), fake_cuda_count(FAKE_LIVE_STREAMS),
                     fake_cuda_count(FAKE_LIVE_MEMORY)};
-    for (int i = 0; i < 1 + !strcmp(how, "twice"); i++) {
+    bool later = !strcmp(how, "later");
+    for (int i = 0; i < 1 + (later || !strcmp(how, "twice")); i++) {
+        if (i && later)
+            wait_ms(4000);
         gh_task_run(&task, &leave, &result);
         print(&result);
     }

@@ -205,7 +205,14 @@ def test_under_a_gibibyte_free_nothing_is_tried(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "which", [{"FAKE_CUDA_ALLOC_FAILS": "1"}, {"FAKE_CUDA_ALLOC_FAILS": "2"}, {"FAKE_CUDA_STREAM_FAILS": "1"}]
+    "which",
+    [
+        {"FAKE_CUDA_ALLOC_FAILS": "1"},
+        {"FAKE_CUDA_ALLOC_FAILS": "2"},
+        {"FAKE_CUDA_STREAM_FAILS": "1"},
+        {"FAKE_CUDA_EVENT_FAILS": "1"},
+        {"FAKE_CUDA_EVENT_FAILS": "2"},
+    ],
 )
 def test_an_allocation_that_fails(pair: Pair, which: Env) -> None:
     waits, connects = pair.run(waits=which)
@@ -295,6 +302,31 @@ def test_an_end_that_fails_when_both_have_said_yes(pair: Pair, what: Env, ended:
     if not ended:
         assert connects.status == [errno.EIO, errno.ENOTRECOVERABLE]
     assert waits.launched[2] == 1 + 10 + 2 + 3
+
+
+@pytest.mark.slow
+def test_what_was_only_late_is_given_back_when_the_next_one_comes(pair: Pair) -> None:
+    """A warm-up that takes 3 s with 2 s allowed: the second attempt finds the first one's work done, and is as late."""
+    how = {"PAIR_HOW": "later", "FAKE_NCCL_RATE": "0.35"}
+    waits, connects = pair.run(hard_ms=500, connects=how, waits=how)
+    for end in (waits, connects):
+        assert (end.returncode, end.stderr, end.status) == (0, "", [errno.ETIMEDOUT] * 2)
+        assert end.launched == (2, 2, 2) and end.left == (2, 1, 2 * SIZES[1])
+
+
+@pytest.mark.slow
+def test_a_transfer_that_would_take_too_long_is_not_begun(pair: Pair) -> None:
+    """At 20 MB/s the first size takes 5 x 0.05 s, the second 5 x 0.1 s, and the third 5 x 0.4 s, over the limit."""
+    waits, connects = pair.run(
+        hard_ms=2000,
+        sizes=(1 << 20, 2 << 20, 8 << 20),
+        repeats=1,
+        connects=(how := {"FAKE_NCCL_RATE": "20"}),
+        waits=how,
+    )
+    well(waits, connects)
+    for end in (waits, connects):
+        assert end.status == [0] and [value > 0 for value in end.values[0][3:]] == [True, True, False]
 
 
 @pytest.mark.slow
