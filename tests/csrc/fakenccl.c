@@ -95,6 +95,7 @@ __attribute__((constructor)) static void find_launch(void)
 static int note(const char *name, size_t count, int datatype, gh_nccl_comm comm, gh_stream stream, int peer)
 {
     calls++;
+    one_at_a_time(true);
     if (delay_ns)
         nanosleep(&(struct timespec){0, delay_ns}, NULL);
     for (; *name; name++)
@@ -106,6 +107,7 @@ static int note(const char *name, size_t count, int datatype, gh_nccl_comm comm,
     noted = noted * 31 + (comm ? (unsigned)((struct comm *)comm)->size : 0);
     if (launch)
         add_kernel(comm, stream);
+    one_at_a_time(false);
     return result_to_give;
 }
 

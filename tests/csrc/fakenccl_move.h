@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FOR TESTS ONLY: the part of fakenccl.c with sends and receives that really move data between processes, through files
  * in FAKE_NCCL_DIR that all ranks map. As in NCCL they keep the stream until the other end has done its part, for ever
- * if it never does. FAKE_NCCL_RATE: MB/s; FAKE_NCCL_SLOW=A-B=MB/s: of one pair, A under B. What goes wrong, counted in groups that
- * have sends or receives, from 1: FAKE_NCCL_DIES_AT (the process, before it launches), FAKE_NCCL_FAILS_AT (nothing is
- * launched), FAKE_NCCL_CORRUPT_AT (what it receives), FAKE_NCCL_ERROR_AT (from then on the communicator has one).
- * FAKE_NCCL_POLLS=n: non-blocking, each launch is in progress for n looks. FAKE_NCCL_LATE_MS: a launch takes so long.
- * FAKE_NCCL_DIR/count-RANK counts sends, receives and groups that were launched.
+ * if it never does. FAKE_NCCL_RATE: MB/s; FAKE_NCCL_SLOW=A-B=MB/s: of one pair, A under B. What goes wrong, counted in
+ * groups that have sends or receives, from 1: FAKE_NCCL_DIES_AT (the process, before it launches), FAKE_NCCL_FAILS_AT
+ * (nothing is launched), FAKE_NCCL_CORRUPT_AT (what it receives), FAKE_NCCL_ERROR_AT (from then on the communicator has
+ * one). FAKE_NCCL_POLLS=n: non-blocking, each launch is in progress for n looks. FAKE_NCCL_LATE_MS: a launch takes so
+ * long. FAKE_NCCL_DIR/count-RANK counts sends, receives and groups that were launched.
  */
 
 #include <fcntl.h>
@@ -180,12 +180,19 @@ static void moving_begin(void)
     pthread_detach(thread);
 }
 
-static int moving_launch(void)
+/* The library takes one thread at a time; two at once are the end of the process. */
+static int in_use;
+
+static void one_at_a_time(bool comes)
 {
-    struct job job = group;
-    group.n = 0;
-    if (!job.n)
-        return 0;
+    if (folder && __atomic_exchange_n(&in_use, comes, __ATOMIC_ACQ_REL) == comes)
+        moving_die("two threads at once");
+    if (folder && comes)
+        short_nap(); /* or they would hardly ever meet */
+}
+
+static int launch_job(struct job job)
+{
     job.number = ++groups_seen;
     if (job.number == moving_said("FAKE_NCCL_DIES_AT", 0))
         raise(SIGKILL);
@@ -204,6 +211,18 @@ static int moving_launch(void)
     for (int i = 0; i < job.n; i++)
         job.op[i].sends ? counted->sends++ : counted->receives++;
     return polls ? GH_NCCL_IN_PROGRESS : 0;
+}
+
+static int moving_launch(void)
+{
+    struct job job = group;
+    group.n = 0;
+    if (!job.n)
+        return 0;
+    one_at_a_time(true);
+    int result = launch_job(job);
+    one_at_a_time(false);
+    return result;
 }
 
 static int moving_op(bool sends, const void *at, size_t bytes, int peer, gh_nccl_comm comm, gh_stream stream)

@@ -2,10 +2,11 @@
 /* FOR TESTS ONLY: one rank of two, on the tests' libcuda and libnccl, with the shim in it. It says where it listens,
  * hears where the other one does, runs GH_TASK_NCCL_EXCHANGE as a stopped thread would, and says what came of it and
  * what is left of what was taken.   nccl_pair RANK WAYS REPEATS SOFT_MS HARD_MS LEAVE_MS SIZES...
- * PAIR_HOW: plain, probe (no sizes), twice, later (twice, with four seconds between), group (an open group), calls (a group with a call), inside (another thread
- * in the library), captured, destroyed, finalized, device (the thread is on another), stranger (an unknown
- * communicator). */
+ * PAIR_HOW: plain, probe (no sizes), twice, later (twice, with four seconds between), group (an open group), calls (a
+ * group with a call), inside (another thread in the library, for good), thread (another one that calls all the time),
+ * captured, destroyed, finalized, device (the thread is on another), stranger (an unknown communicator). */
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,21 @@ extern int ncclCommFinalize(gh_nccl_comm);
 static void wait_ms(int ms)
 {
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000l}, NULL);
+}
+
+struct other {
+    gh_nccl_comm comm;
+    void *stream;
+    int stop;
+    long calls;
+};
+
+static void *calls_all_the_time(void *self)
+{
+    struct other *o = self;
+    for (; !__atomic_load_n(&o->stop, __ATOMIC_ACQUIRE); __atomic_fetch_add(&o->calls, 1, __ATOMIC_RELAXED))
+        ncclAllReduce(NULL, NULL, 1, 7, 0, o->comm, o->stream);
+    return NULL;
 }
 
 static bool before(void *until_ns)
@@ -86,6 +102,13 @@ int main(int argc, char **argv)
         task.arg[GH_NCCL_COMM]++;
     long live[3] = {fake_cuda_count(FAKE_LIVE_EVENTS), fake_cuda_count(FAKE_LIVE_STREAMS),
                     fake_cuda_count(FAKE_LIVE_MEMORY)};
+    struct other o = {pair, stream, 0, 0};
+    pthread_t thread;
+    if (!strcmp(how, "thread")) {
+        pthread_create(&thread, NULL, calls_all_the_time, &o);
+        while (__atomic_load_n(&o.calls, __ATOMIC_RELAXED) < 100)
+            wait_ms(1);
+    }
     bool later = !strcmp(how, "later");
     for (int i = 0; i < 1 + (later || !strcmp(how, "twice")); i++) {
         if (i && later)
@@ -95,6 +118,13 @@ int main(int argc, char **argv)
     }
     printf("%ld %ld %ld\n", fake_cuda_count(FAKE_LIVE_EVENTS) - live[0], fake_cuda_count(FAKE_LIVE_STREAMS) - live[1],
            fake_cuda_count(FAKE_LIVE_MEMORY) - live[2]);
+    if (!strcmp(how, "thread")) { /* it goes on */
+        long done = __atomic_load_n(&o.calls, __ATOMIC_RELAXED);
+        while (__atomic_load_n(&o.calls, __ATOMIC_RELAXED) < done + 100)
+            wait_ms(1);
+        __atomic_store_n(&o.stop, 1, __ATOMIC_RELEASE);
+        pthread_join(thread, NULL);
+    }
     if (!strcmp(how, "group"))
         ncclAllReduce(NULL, NULL, 1, 7, 0, pair, stream);
     if (!strcmp(how, "group") || !strcmp(how, "calls"))

@@ -181,6 +181,13 @@ def test_a_thread_that_stands_in_an_open_group(pair: Pair) -> None:
     assert waits.launched == connects.launched  # the group's own call is an all-reduce
 
 
+def test_a_thread_that_calls_the_library_waits_meanwhile(pair: Pair) -> None:
+    """The fake ends the process if two threads are in it at once."""
+    waits, connects = pair.run(repeats=4, waits={"PAIR_HOW": "thread"})
+    well(waits, connects)
+    assert waits.status == connects.status == [0]
+
+
 def test_the_soft_limit_ends_both_alike(pair: Pair) -> None:
     waits, connects = pair.run(soft_ms=0)
     well(waits, connects)
