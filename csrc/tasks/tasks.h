@@ -117,8 +117,8 @@ enum gh_link_value {
 /* GH_TASK_NCCL_EXCHANGE: the same between two ranks of one of the job's NCCL communicators, from device to device by
  * the library's own ncclSend and ncclRecv, on a stream and in buffers of its own. The first eight arguments are those
  * of GH_TASK_EXCHANGE, so are `text` and the values, but: each value is the mean of GH_NCCL_RUN transfers, one after
- * another, by CUDA events; GH_LINK_LATENCY is the mean half round trip of 8 bytes from device to device; `said` may say
- * that a size was left out, with status 0. Without sizes nothing is exchanged: could it be, as far as one can see here?
+ * another, by CUDA events; GH_LINK_LATENCY is the mean half round trip of 8 bytes from device to device; GH_LINK_CPU is
+ * -1, for the CPU has no part in it; `said` may say that a size was left out, with status 0. Without sizes nothing is exchanged: could it be, as far as one can see here?
  *
  * A send whose other end does not come would keep the GPU for ever. So both ends meet over TCP first, and before
  * anything is put on a stream each has said that it can and will do its part; then both do.

@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from ghtools.job.budget import comms_of, left_s
 from ghtools.job.pause import CouldNotTell, Held
 from ghtools.job.ring import CommInfo
-from ghtools.job.task import NCCL_EXCHANGE, VALUES, Task, TaskResult
+from ghtools.job.task import GPU_GEMM, NCCL_EXCHANGE, VALUES, Task, TaskResult
 from ghtools.stream.errors import GhError
 
 from .ring_fabric import BOTH_AT_ONCE, CONNECTS_SENDS, FIRST, MAX_SIZES, PINGS, START_S, Plan, TaskFabric, exchanged
 from .ring_judge import Exchanged, Link
 from .ring_torch import type_of_gpus
 
-WHICH_DEVICE = 6  # GH_TASK_GPU_GEMM of tasks.h: without repeats it says which device it is, and does nothing
 MOST_BYTES = 256 << 20  # GH_NCCL_MOST of csrc/tasks/tasks.h
 SPARE_S = 0.3  # of the time that is left: for the results to come back
 SHORTEST_S = 0.5  # an exchange that has less is not begun
@@ -76,7 +75,8 @@ class NcclFabric(TaskFabric):
         super().__init__(held, sorted(group.numbers), where)
         self.by = "NCCL"
         self._group = group
-        for rank, result in held.run({rank: Task(WHICH_DEVICE) for rank in group.numbers}, START_S).items():
+        which = Task(GPU_GEMM)  # without repeats it says which device it is, and does nothing
+        for rank, result in held.run(dict.fromkeys(group.numbers, which), START_S).items():
             words = result.said.split()  # PCI bus id, UUID, name
             known = result.status == 0 and len(words) >= 2
             self._ends[rank] = replace(self._ends[rank], device=words[1] if known else "gpu")

@@ -7,6 +7,8 @@ not have. Everything above them is what a job with GPUs has.
 
 from __future__ import annotations
 
+import io
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,9 @@ from ghtools.locate.ring_fabric import Plan
 from ghtools.locate.ring_nccl import NcclFabric, nccl_or_tcp
 from ghtools.locate.ring_test import RingTest
 from ghtools.stream.errors import Exit
+from ghtools.stream.framing import read_records
 from ghtools.stream.records import Finding
+from tests.conftest import BIN
 from tests.csrc.test_cuda_job import boundary, ended, start
 
 PLAN = Plan(sizes=(1 << 20, 2 << 20), repeats=3).for_job()
@@ -72,6 +76,23 @@ def test_the_slow_link_is_named(slow: str, tmp_path: Path, clean_env: dict[str, 
     ), said
     assert all("over NCCL" in finding.by for finding in found)
     assert min(launched(tmp_path)) > 0
+
+
+@pytest.mark.slow
+def test_the_command_names_it(tmp_path: Path, clean_env: dict[str, str]) -> None:
+    """As a user has it: the boundary is found, the job held, the link named, the job goes on."""
+    (tmp_path / "channels").mkdir()
+    fakes = {"FAKE_NCCL_DIR": str(tmp_path / "channels"), "FAKE_NCCL_RATE": "400", "FAKE_NCCL_SLOW": "1-2=60"}
+    ranks = start(tmp_path, {**clean_env, **fakes}, 450, "1.0")
+    boundary(clean_env)
+    done = subprocess.run(
+        [BIN / "gh-validate-ring", "--job", "j", "--backend", "nccl", "--sizes", "1M,2M", "--interface", "lo"],
+        env=clean_env, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == Exit.SLOW, done.stderr
+    found = [r for r in read_records(io.BytesIO(done.stdout)) if isinstance(r, Finding) and r.verdict == "confirmed"]
+    assert [(f.ranks, f.by) for f in found] == [([1, 2], "gh-validate-ring over NCCL")]
+    assert ended(ranks)
 
 
 @pytest.mark.slow
