@@ -347,13 +347,26 @@ def test_it_ends_in_time_when_the_library_does_not_come_back(pair: Pair) -> None
 
 
 HEADER = os.environ.get("GHT_NCCL_H", "")
+SIGNATURES = (
+    "ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, "
+    "cudaStream_t stream);",
+    "ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream);",
+    "ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);",
+    "ncclCommCuDevice(const ncclComm_t comm, int* device);",
+    "ncclCommCount(const ncclComm_t comm, int* count);",
+    "ncclCommUserRank(const ncclComm_t comm, int* rank);",
+    "ncclGroupStart();",
+    "ncclGroupEnd();",
+)
 
 
 @pytest.mark.skipif(not HEADER, reason="GHT_NCCL_H names no nccl.h")
-def test_numbers_are_those_of_the_header() -> None:
-    text = Path(HEADER).read_text()
+def test_numbers_and_signatures_are_those_of_the_header() -> None:
+    text = " ".join(Path(HEADER).read_text().split())
     ours = (CSRC / "nccl_calls.h").read_text() + (CSRC / "shim" / "nccl_p2p.c").read_text()
     for name, theirs in (("GH_NCCL_SUCCESS", "ncclSuccess"), ("GH_NCCL_IN_PROGRESS", "ncclInProgress"),
                          ("UINT8", "ncclUint8")):  # fmt: skip
         number = re.search(rf"#define {name} (\d+)", ours)
         assert number and re.search(rf"{theirs}\s*=\s*{number[1]}\b", text)
+    for signature in SIGNATURES:
+        assert f"ncclResult_t {signature}" in text
