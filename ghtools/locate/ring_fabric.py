@@ -26,6 +26,7 @@ LATENCY, CPU, WALL, FIRST = 0, 1, 2, 3  # enum gh_link_value
 MAX_SIZES = ARGS - 11  # that fit the arguments of either kind of exchange
 PINGS = 32
 SMALL = (1 << 20, 4 << 20)
+MANY = 50  # repeats, if there is time
 START_S = 5.0  # for an answer to come back, over what the task itself may take
 
 
@@ -46,7 +47,8 @@ class Plan:
     def for_job(self) -> Plan:
         """The same for a job that stands still meanwhile: quicker, with fewer second looks.
 
-        Small sizes come first: over a link that is very slow even one large transfer would take too long.
+        Small sizes come first: over a link that is very slow even one large transfer would take too long. Over a fast
+        one there are as many transfers as fit: a CPU quota lets short ones pass.
         """
         small = tuple(size for size in SMALL if size < min(self.sizes))
         sizes = (small + self.sizes)[:MAX_SIZES]
@@ -172,4 +174,4 @@ def exchanged(
             busy[at] = result.values[CPU] / result.values[WALL]
         if result.values[LATENCY] > 0:
             latency = float(result.values[LATENCY])
-    return Exchanged(link, kind, gbps, latency, (busy[0], busy[1]), t_ns, "; ".join(whys))
+    return Exchanged(link, kind, gbps, latency, (busy[0], busy[1]), t_ns, "; ".join(whys), sizes=tuple(sizes))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,6 +35,7 @@ SIGMAS = 3.0  # robust standard deviations of one round of ordinary links
 NEARLY = 0.5  # of the upper quartile: may stand in where sound links are too few
 FEW = 4  # links of a type in one pass, so that they are compared among themselves
 ALL = -1
+FEWEST_ROUNDS = 2  # one could be chance
 FEWEST = 2  # links of a type that can be compared at all
 
 
@@ -54,6 +55,7 @@ class Exchanged:
     t_ns: int = 0
     why: str = ""
     step: int = 0  # its pass
+    sizes: tuple[int, ...] = ()  # bytes of a transfer, by size; empty: all count alike
 
     @cached_property
     def ways(self) -> Array:
@@ -75,6 +77,18 @@ class Exchanged:
     def whole(self) -> Array:
         """As `slower`, but all repeats as one long transfer. A CPU quota lets short ones pass and stops every few."""
         return pace(np.fmin(*self.gbps), axis=0) if self.gbps.shape[1] else self.slower
+
+    def share_in_all(self, reference: Array) -> float:
+        """Bandwidth over a reference (by size) of all transfers as one long one, the slower direction of each.
+
+        A CPU quota lets short transfers pass and stops every few, so that their median tells nothing of it. NaN where
+        nothing was measured.
+        """
+        slower = np.fmin(*self.gbps)
+        known = np.isfinite(slower) & (slower > 0) & np.isfinite(reference)
+        weight = np.array(self.sizes or [1.0] * slower.shape[1]) * np.ones_like(slower)
+        took = (weight[known] / slower[known]).sum()
+        return float((weight / reference)[known].sum() / took) if took > 0 else float("nan")
 
     @property
     def ok(self) -> bool:
@@ -133,8 +147,11 @@ class First:
     alone: list[Link] = field(default_factory=list)  # the only one of its type: nothing to compare it with
 
 
-def first(seen: Sequence[Exchanged]) -> First:
-    """Judge what was measured in the passes."""
+def first(seen: Sequence[Exchanged], in_all: bool = False) -> First:
+    """Judge what was measured in the passes: by the median of a link's transfers, and with `in_all` by their sum, too.
+
+    The sum tells of a rank that is stopped now and then, and on a busy host of many that are not slow.
+    """
     made = First()
     reference = references(seen, REFERENCE)
     count = Counter(one.type for one in seen if one.ok)
@@ -142,7 +159,10 @@ def first(seen: Sequence[Exchanged]) -> First:
         if not one.ok:
             made.missing.append(one.pair)
             continue
-        value = made.shares[one.pair] = share(one, reference[one.pair])
+        value = share(one, reference[one.pair])
+        if in_all:
+            value = min(value, one.share_in_all(reference[one.pair]))
+        made.shares[one.pair] = value
         if count[one.type] < FEWEST:
             made.alone.append(one.pair)
         else:
@@ -207,16 +227,12 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
     if len(known) < FEWEST_CONTROLS:
         return None
     reference = middle(np.stack([one.whole for link in known for one in good[link]]), axis=0)
-    speeds = {link: float(np.median([middle(one.whole / reference, axis=0) for one in good[link]])) for link in known}
+    speeds = {link: float(np.median([one.share_in_all(reference) for one in good[link]])) for link in known}
     known = [link for link in known if speeds[link] >= NEARLY * max(speeds.values())]
     if len(known) < FEWEST_CONTROLS:
         return None
     reference = middle(np.stack([one.whole for link in known for one in good[link]]), axis=0)
-    shares = {
-        link: np.array([float(middle(one.whole / reference, axis=0)) for one in seen])
-        for link, seen in good.items()
-        if seen
-    }
+    shares = {link: np.array([one.share_in_all(reference) for one in seen]) for link, seen in good.items() if seen}
     least = min(float(shares[link].min()) for link in known)
     near = [values for values in shares.values() if np.median(values) >= SLOW] or [shares[link] for link in known]
     ordinary = np.log(np.concatenate(near))
@@ -226,7 +242,8 @@ def alone(rounds: Mapping[Link, Sequence[Exchanged]], sound: Sequence[Link]) -> 
     for link, values in shares.items():
         # Under the least of the sound ones in its best round, and far out of the spread of all that are ordinary: so
         # no luck of a round, and no busy host, names anybody.
-        slow = link not in known and bool((values < SLOW).all() and values.max() < least and np.median(values) < limit)
+        far = bool((values < SLOW).all() and values.max() < least and np.median(values) < limit)
+        slow = far and link not in known and len(values) >= FEWEST_ROUNDS
         ways = np.stack([middle(pace(one.gbps, axis=1) / reference, axis=1) for one in good[link]])
         there, back = middle(ways, axis=0).tolist()
         made[link] = Alone(link, values, (there, back), slow)
@@ -262,12 +279,16 @@ def name(rank: int) -> str:
     return f"{rank:07d}"
 
 
-def ends_of(results: Mapping[Link, Alone]) -> Ends:
-    """Which end is slow, by pairs.judge_pairs, over all that was tested alone."""
+def ends_of(results: Mapping[Link, Alone], looked_slow: Collection[Link] = ()) -> Ends:
+    """Which end is slow, by pairs.judge_pairs, over all that was tested alone.
+
+    `looked_slow`: links that were slow in their pass. What is under 0.8 and was not found slow beyond doubt, or was
+    slow once and not again, neither accuses its ends nor clears them: a CPU quota is like that.
+    """
     made = []
     for link, one in results.items():
-        # What is under 0.8 and was not found slow beyond doubt neither accuses its ends nor clears them.
-        value = one.share if one.slow or one.share >= SLOW else float("nan")
+        sound = one.share >= SLOW and link not in looked_slow
+        value = one.share if one.slow or sound else float("nan")
         made.append(Pair((name(link[0]), name(link[1])), value, float("nan")))
     return judge_pairs(made)
 

@@ -21,6 +21,7 @@ from .ring_fabric import FIRST, Fabric, Plan
 from .ring_judge import (
     CONTROLS,
     FEWEST_CONTROLS,
+    FEWEST_ROUNDS,
     Alone,
     Exchanged,
     First,
@@ -35,7 +36,6 @@ from .ring_judge import (
 from .ring_records import BY, Told, findings, link_records
 from .ring_table import lines
 
-FEWEST_ROUNDS = 2  # one could be chance
 MAX_REPEATS = 32  # of an exchange alone
 SMALLEST = 1 << 20  # bytes of a transfer alone; less tells of latency
 
@@ -75,14 +75,14 @@ class RingTest:
                 one = replace(made, step=step)
                 self.seen.append(one)
                 yield from link_records(one, fabric, plan, step, "pass")
-        judged = first(self.seen)
+        judged = first(self.seen, in_all=plan.at_once)
         for line in lines(self.seen, fabric):
             self._show(line)
         results: dict[Link, Alone] = {}
         untold: list[Link] = []
         for kind in sorted({self._type(link) for link in judged.slow}):
             yield from self._again(judged, kind, results, untold)
-        told = Told(fabric, self._how, self._schedule.passes, judged, results, untold, ends_of(results))
+        told = Told(fabric, self._how, self._schedule.passes, judged, results, untold, ends_of(results, judged.slow))
         said = self._with_history(findings(told, self.seen))
         for finding in said:
             self._say(finding.text)
@@ -176,7 +176,8 @@ class RingTest:
         usual = float(np.median(list(speeds.values())))
         repeats = math.ceil(plan.alone_s * usual * 1e9 / sum(sizes))
         repeats = min(max(1, repeats), MAX_REPEATS, (VALUES - FIRST) // len(sizes))
-        return replace(plan, sizes=sizes, repeats=repeats, soft_s=min(plan.soft_s, 4 * plan.alone_s))
+        longest_s = (2 if plan.at_once else 4) * plan.alone_s
+        return replace(plan, sizes=sizes, repeats=repeats, soft_s=min(plan.soft_s, longest_s))
 
     def _type(self, link: Link) -> str:
         return self._fabric.type_of(link)

@@ -134,7 +134,9 @@ class TorchFabric:
                 took = rows[rank][HEAD:].reshape(plan.repeats, len(plan.sizes))
                 gbps[1 - at] = np.where(took > 0, np.array(plan.sizes) / np.where(took > 0, took, 1), np.nan)
             busy = (float(rows[link[0]][1]), float(rows[link[1]][1]))
-            made.append(Exchanged(link, self.type_of(link), gbps, float(rows[link[0]][0]), busy, t_ns))
+            made.append(
+                Exchanged(link, self.type_of(link), gbps, float(rows[link[0]][0]), busy, t_ns, sizes=plan.sizes)
+            )
         return made
 
 

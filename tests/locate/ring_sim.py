@@ -73,7 +73,7 @@ class Sim:
         gbps = base * ways[:, None, None] * noise
         if not plan.both:
             gbps[1] = np.nan
-        return Exchanged(link, kind, gbps, 5000.0)
+        return Exchanged(link, kind, gbps, 5000.0, sizes=plan.sizes)
 
 
 def run_test(
