@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The windows of a test of a GPU: as many steps as are to take so long, put on the stream in small batches, so that it
- * never has more than some tens of milliseconds to do when the leave ends, and never nothing. */
+ * never has more than AHEAD_NS to do when the leave ends (or one step, where one takes longer), and never nothing. */
 
 #include "gpu_bed.h"
 
@@ -9,9 +9,9 @@
 
 #include "shim.h"
 
-#define WARM_STEPS 3
 #define MOST_STEPS (1 << 20)
 #define BATCH_NS 10000000ll
+#define AHEAD_NS (GH_GPU_DEPTH * BATCH_NS)
 #define OVERRUN 3 /* windows: a device that has become slower does not get all the steps */
 
 static int64_t epoch_ns(void)
@@ -34,15 +34,17 @@ static bool window(struct gh_gpu *g, const struct gh_gpu_work *work, int64_t eac
                    int64_t *ns)
 {
     int64_t wanted = *steps, batch = BATCH_NS / each_ns > 1 ? BATCH_NS / each_ns : 1;
+    int64_t fit = AHEAD_NS / (batch * each_ns);
+    unsigned ahead = fit < 1 ? 1 : fit < GH_GPU_DEPTH ? (unsigned)fit : GH_GPU_DEPTH;
     int64_t latest = gh_now_ns() + most_ns;
     float ms = 0;
     if (!gh_gpu_good(g, g->cu->record(g->begin, g->stream), "cuEventRecord"))
         return false;
     *steps = 0;
     for (unsigned k = 0; *steps < wanted && (!k || gh_now_ns() < latest); k++) {
-        gh_cu_event after = g->batch[k % GH_GPU_DEPTH];
+        gh_cu_event after = g->batch[k % ahead];
         int64_t now = wanted - *steps < batch ? wanted - *steps : batch;
-        if ((k >= GH_GPU_DEPTH && !gh_gpu_wait(g, after)) || !put_batch(g, work, now, after))
+        if ((k >= ahead && !gh_gpu_wait(g, after)) || !put_batch(g, work, now, after))
             return false;
         *steps += now;
     }
@@ -64,14 +66,14 @@ static int64_t mean(int64_t ns, int64_t steps)
     return ns / steps > 0 ? ns / steps : 1;
 }
 
-/* The first step alone, since the library may load its code for it; then what one takes, with clocks that came up. */
+/* The first step apart, since the library may load its code for it; then what one takes, with clocks that came up. */
 static bool warm_up(struct gh_gpu *g, const struct gh_gpu_work *work, int64_t window_ns, int64_t *each_ns)
 {
-    int64_t steps = WARM_STEPS, ns;
+    int64_t steps = 1, ns;
     if (!work->spoil(g, work->self) || !work->step(g, work->self) || !gh_gpu_wait(g, NULL) ||
-        !work->right(g, work->self, false) || !window(g, work, BATCH_NS, INT64_MAX / 2, &steps, &ns))
+        !work->right(g, work->self, false) || !window(g, work, AHEAD_NS, 0, &steps, &ns))
         return false;
-    *each_ns = mean(ns, steps);
+    *each_ns = ns;
     steps = in_window(window_ns / 4, *each_ns);
     if (!window(g, work, *each_ns, OVERRUN * window_ns, &steps, &ns))
         return false;

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -13,13 +14,19 @@ from .nvml_facts import Nvml
 EVERY_S = 0.1
 
 
+@cache
+def nvml_here() -> Nvml:
+    """NVML of this host, begun once: that takes a tenth of a second or so."""
+    return Nvml()
+
+
 class NvmlWatch:
     """Asks while the block runs. Of each GPU it keeps what was said when it drew most power, so while it worked, and
-    all reasons to throttle that were given. Without NVML, or without GPUs, it does nothing."""
+    all reasons to throttle that were given. Without NVML, or without GPUs, there is nothing to keep."""
 
-    def __init__(self, uuids: Collection[str], nvml: Nvml | None = None) -> None:
+    def __init__(self, uuids: Collection[str], nvml: Callable[[], Nvml] = nvml_here) -> None:
         self._uuids, self._facts = sorted(uuids), dict[str, dict[str, Any]]()
-        self._nvml = nvml or (Nvml() if self._uuids else None)
+        self._nvml = nvml
         self._over, self._thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
 
     def facts(self, uuid: str) -> dict[str, Any]:
@@ -28,7 +35,7 @@ class NvmlWatch:
 
     def _look(self) -> None:
         for uuid in self._uuids:
-            new, old = (self._nvml.facts(uuid) if self._nvml else {}), self._facts.get(uuid, {})
+            new, old = self._nvml().facts(uuid), self._facts.get(uuid, {})
             reasons = {*old.get("throttle", ()), *new.get("throttle", ())}
             busier = new if new.get("power_w", 0) >= old.get("power_w", 0) else old
             if busier:
@@ -39,7 +46,7 @@ class NvmlWatch:
             self._look()
 
     def __enter__(self) -> NvmlWatch:
-        if self._nvml is not None and self._uuids:
+        if self._uuids:
             self._thread.start()
         return self
 

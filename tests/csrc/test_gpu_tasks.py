@@ -128,11 +128,11 @@ FAILURES = [
     ((GEMM, "32", "2", "0", FP8), {"FAKE_LT_WRONG": "1"}, errno.EBADMSG, "a product was wrong"),
     ((GEMM, "32", "2", "0", FP32), {"FAKE_LT_WRONG": "1"}, errno.EBADMSG, "a product was wrong"),
     ((GEMM, "32", "2", "0", BF16), {"FAKE_LT_CLEARS": "1"}, errno.EBADMSG, "a product was wrong"),
-    ((GEMM, "32", "2", "0", FP16), {"FAKE_LT_WRONG": "-7"}, errno.EBADMSG, "the last product was not the first"),
-    ((GEMM, "32", "2", "0", FP16), {"FAKE_LT_WRONG": "-8"}, 0, WHO),  # 1 + 3 + 1 to warm up, then 2
-    ((COPY, "1048576", "1", "0", "0"), {"FAKE_CUDA_BAD_COPY": "12"}, errno.EBADMSG, "a copy was wrong"),
+    ((GEMM, "32", "2", "0", FP16), {"FAKE_LT_WRONG": "-5"}, errno.EBADMSG, "the last product was not the first"),
+    ((GEMM, "32", "2", "0", FP16), {"FAKE_LT_WRONG": "-6"}, 0, WHO),  # 1 + 1 + 1 to warm up, then 2
+    ((COPY, "1048576", "1", "0", "0"), {"FAKE_CUDA_BAD_COPY": "10"}, errno.EBADMSG, "a copy was wrong"),
     ((COPY, "1048576", "1", "0", "0"), {"FAKE_CUDA_BAD_COPY": "1"}, errno.EBADMSG, "a copy was wrong"),
-    ((COPY, "1048576", "1", "0", "0"), {"FAKE_CUDA_BAD_COPY": "13"}, 0, WHO),
+    ((COPY, "1048576", "1", "0", "0"), {"FAKE_CUDA_BAD_COPY": "11"}, 0, WHO),
     ((GEMM, "-1", "1", "0", FP8), {}, errno.EINVAL, "size out of range"),
     ((GEMM, "8", "1", "0", FP8), {}, errno.EINVAL, "size out of range"),
     ((GEMM, "32769", "1", "0", FP8), {}, errno.EINVAL, "size out of range"),
@@ -175,7 +175,7 @@ def test_the_leave_may_end_anywhere(task: tuple[str, ...], program: Path, clean_
 
 @pytest.mark.slow
 def test_a_device_that_hangs_does_not_hold_the_rank(program: Path, clean_env: dict[str, str]) -> None:
-    for nth in ("1", "3", "6"):
+    for nth in ("1", "2", "5"):
         result = once(program, clean_env, GEMM, "16", "2", "0", FP16, FAKE_LT_HANGS=nth, GPU_RUN_ASKS="2000")
         assert (result.status, result.said) == (errno.ECANCELED, "the time given was over")
 

@@ -179,11 +179,12 @@ class FakeNvml(Nvml):
 
 
 def test_of_what_nvml_says_the_busiest_moment_is_kept_and_all_reasons() -> None:
-    watch = NvmlWatch(["GPU-1"], FakeNvml([
+    nvml = FakeNvml([
         {"power_w": 90.0, "throttle": ["power brake"], "sm_mhz": 300},
         {"power_w": 690.0, "throttle": ["thermal"], "sm_mhz": 1400},
         {"power_w": 80.0, "throttle": [], "sm_mhz": 345},
-    ]))  # fmt: skip
+    ])  # fmt: skip
+    watch = NvmlWatch(["GPU-1"], lambda: nvml)
     for _ in range(4):
         watch._look()
     assert watch.facts("GPU-1") == {"power_w": 690.0, "throttle": ["power brake", "thermal"], "sm_mhz": 1400}
@@ -192,7 +193,7 @@ def test_of_what_nvml_says_the_busiest_moment_is_kept_and_all_reasons() -> None:
 
 def test_a_watch_looks_while_its_block_runs_and_no_longer() -> None:
     nvml = FakeNvml([{"power_w": 1.0}] * 1000)
-    with NvmlWatch(["GPU-1"], nvml) as watch:
+    with NvmlWatch(["GPU-1"], lambda: nvml) as watch:
         while not watch.facts("GPU-1"):
             watch._over.wait(0.001)
     left = len(nvml.answers)
