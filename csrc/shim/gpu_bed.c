@@ -37,7 +37,8 @@ bool gh_gpu_good(struct gh_gpu *g, int result, const char *what)
 
 bool gh_gpu_stands(struct gh_gpu *g)
 {
-    return (g->leave->stands(g->leave->self) && !gh_cuda_over()) || gh_gpu_fail(g, ECANCELED, "the time given was over");
+    bool stands = g->leave->stands(g->leave->self) && !gh_cuda_over();
+    return stands || gh_gpu_fail(g, ECANCELED, "the time given was over");
 }
 
 /* ---- the context ---- */
