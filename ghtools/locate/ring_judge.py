@@ -279,18 +279,34 @@ def name(rank: int) -> str:
     return f"{rank:07d}"
 
 
-def ends_of(results: Mapping[Link, Alone], looked_slow: Collection[Link] = ()) -> Ends:
-    """Which end is slow, by pairs.judge_pairs, over all that was tested alone.
+def ends_of(
+    results: Mapping[Link, Alone],
+    looked_slow: Collection[Link] = (),
+    type_of: Callable[[Link], str] = lambda link: "",
+) -> Ends:
+    """Which end is slow, by pairs.judge_pairs, over all that was tested alone; links of each type by themselves.
 
-    `looked_slow`: links that were slow in their pass. What is under 0.8 and was not found slow beyond doubt, or was
-    slow once and not again, neither accuses its ends nor clears them: a CPU quota is like that.
+    A loopback that is sound says nothing of a rank's network. `looked_slow`: links that were slow in their pass. What
+    is under 0.8 and was not found slow beyond doubt, or was slow once and not again, neither accuses its ends nor
+    clears them: a CPU quota is like that.
     """
-    made = []
+    by_type: dict[str, list[Pair]] = {}
     for link, one in results.items():
         sound = one.share >= SLOW and link not in looked_slow
         value = one.share if one.slow or sound else float("nan")
-        made.append(Pair((name(link[0]), name(link[1])), value, float("nan")))
-    return judge_pairs(made)
+        by_type.setdefault(type_of(link), []).append(Pair((name(link[0]), name(link[1])), value, float("nan")))
+    made = Ends()
+    for pairs in by_type.values():
+        found = judge_pairs(pairs)
+        for end, value in found.slow.items():
+            made.slow[end] = min(value, made.slow.get(end, value))
+        for end, value in found.suspect.items():
+            made.suspect[end] = min(value, made.suspect.get(end, value))
+        made.links += found.links
+        made.open += found.open
+        made.missing += found.missing
+        made.healthy |= found.healthy
+    return made
 
 
 def direction(end: int, results: Mapping[Link, Alone]) -> str:

@@ -156,6 +156,17 @@ def test_a_slow_host_of_three_is_told_by_pairs_that_the_passes_did_not_have() ->
         assert test.code == Exit.SLOW
 
 
+def test_a_sound_loopback_does_not_clear_a_rank_of_a_slow_network() -> None:
+    """Of four hosts; a loopback is tested alone, too, as it looked slow among the others."""
+    slow = {frozenset((a, b)): 0.03 for a in (2, 3) for b in range(8) if b not in (2, 3)}
+    for seed in range(5):
+        sim = Sim(8, per_host=2, spread=0.1, links=slow, crowded={frozenset((0, 1)): 0.5}, seed=seed)
+        test, found, _ = run_test(sim, plan=JOB)
+        named = [(one.what, one.ranks, one.hosts) for one in found if one.verdict == "confirmed"]
+        assert named == [("host", [2, 3], ["host1"])], [one.text for one in found]
+        assert test.code == Exit.SLOW
+
+
 def test_what_is_between_two_hosts_alone_cannot_be_told() -> None:
     test, found, _ = run_test(Sim(4, per_host=2))
     assert [(f.verdict, "same two hosts" in f.text) for f in found] == [("could not tell", True)]
