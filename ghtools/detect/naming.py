@@ -122,16 +122,17 @@ class Parts:
 
 
 def key_of(record: Suspect | Finding) -> Key:
-    """What makes two records speak of the same part. A link has no direction here."""
+    """What makes two records speak of the same part. A link has no direction here, and a rank's device is the rank."""
     ranks = sorted(record.ranks) if record.what in ("link", "group", "host") else record.ranks
-    return record.what, tuple(ranks), record.cause == "communication"
+    what = "rank" if record.what == "device" and record.ranks else record.what
+    return what, tuple(ranks), record.cause == "communication"
 
 
 def subject(part: Part, places: Places) -> str:
     """The part by name: a rank with its place, a link by its hosts where it joins two."""
     ranks = ", ".join(map(str, part.ranks[:MAX_RANKS])) + (", ..." if len(part.ranks) > MAX_RANKS else "")
     comm = part.cause == "communication"
-    if part.what == "rank" and part.ranks:
+    if part.what in ("rank", "device") and part.ranks:
         return ("links of " if comm else "") + places.rank(part.ranks[0], part.hosts)
     if part.what == "link" and len(part.hosts) == 2:
         return f"link host {part.hosts[0]} <-> host {part.hosts[1]}"

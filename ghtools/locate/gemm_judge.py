@@ -186,7 +186,7 @@ def _finding(mine: Sequence[Measured], all_: Sequence[Measured], history: Mappin
     if untold:
         evidence["not_told"] = untold
     common: dict[str, Any] = {
-        "what": "rank" if mine[0].device == "cpu" else "device",
+        "what": max(map(_what, mine), key=["rank", "device"].index),
         "ranks": [mine[0].rank],
         "hosts": [mine[0].host] if mine[0].host else [],
         "by": "gemm",
@@ -197,6 +197,7 @@ def _finding(mine: Sequence[Measured], all_: Sequence[Measured], history: Mappin
         worst = max(slow, key=lambda one: one.ratio)
         cause = _cause(worst)
         evidence["why"] = cause.word
+        common["what"] = _what(worst.measured)  # of a rank with a GPU either may be slow
         text = f"{who}: {_name(worst.measured)} {worst.ratio:.2g}x slower than {worst.reference.name}, {cause.text}"
         return Finding(
             **common, cause="compute", verdict="confirmed", ratio=worst.ratio, text=text + _besides(worst, compared)
@@ -229,6 +230,10 @@ def _notes(mine: Sequence[Measured]) -> list[str]:
     if stolen > NOTED:
         notes.append(f"but the host of this virtual machine took {stolen:.2g} CPU from it")
     return notes
+
+
+def _what(one: Measured) -> str:
+    return "rank" if one.device == "cpu" else "device"
 
 
 def _name(one: Measured) -> str:

@@ -68,6 +68,14 @@ def test_an_episode_gets_the_name_of_its_part_and_then_the_test() -> None:
     assert not alerts.open
 
 
+def test_what_is_found_of_a_ranks_gpu_is_of_the_rank() -> None:
+    made, _ = run([JOB, onset(120), suspect(), finding(what="device")])
+    named = texts(made, "named")
+    assert len(named) == 2 and "attributed, confirmed by GEMM 2.8x" in named[1]
+    made, _ = run([JOB, onset(120), suspect(), finding(what="device", verdict="cleared")])
+    assert len(texts(made, "cleared")) == 1
+
+
 def test_a_link_between_hosts() -> None:
     slow = {"what": "link", "hosts": ["a", "b"], "cause": "communication"}
     made, _ = run([onset(120), suspect([1, 2], ratio=3.1, **slow), finding([2, 1], by="ring pass 2", ratio=0, **slow)])
