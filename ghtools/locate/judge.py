@@ -21,7 +21,7 @@ from .gaps import FIRST
 from .groups import COLLECTIVE, EDGE
 from .lateness import Late, candidates, excess, nanmedian
 from .patterns import Pattern, changing_ranks, everybody, heavier_stage, uneven_inside
-from .transfers import EXPLAINS, slow_transfers
+from .transfers import EXPLAINS, all_work_longer, slow_transfers
 
 LATE_SHARE = 0.5  # of the waiting in a late rank's groups that must be for it
 SMALL, SMALL_LATE_SHARE = 0.10, 0.8  # where executions alone are known, overlap makes small differences look larger
@@ -31,6 +31,7 @@ CPU_SPAN_S = 10.0  # and for so long where the CPU computes
 SECOND, DOUBTFUL = 0.2, 0.5  # share of the worst rank's excess that another one must have
 CLUSTERED = 0.7  # arrivals: everybody but the late rank waits this share of the longest wait
 MISSING_WAIT = 0.10  # share of the iteration spent waiting for a rank without data
+MOST = 0.5  # of the slow-down that a rank must explain where all work longer than they did
 ONE_GAP = 0.35  # growth of the rest of own time against that of the longest gap: under it, one gap alone grew
 ELSEWHERE = 0.2  # share of what was added to own time that may lie outside the longest gap, for one gap to be the cause
 FEW_ITERS, ELSEWHERE_FEW = 10, 0.05  # with fewer iterations a quota may have hit the longest gap alone, by chance
@@ -74,7 +75,11 @@ def judge(case: Case) -> Judgement:
         made.suspects += slow_transfers(case, named, over)
     attributed = [suspect for suspect in made.suspects if suspect.verdict == "attributed"]
     if not attributed:
-        made.suspects += _hidden(case, over)
+        hidden = _hidden(case, over)
+        if any(suspect.cause == "common" for suspect in hidden) and all_work_longer(case):
+            # Their transfers are slower for the same reason, where the CPU moves the data.
+            made.suspects = [suspect for suspect in made.suspects if suspect.cause != "communication"]
+        made.suspects += hidden
     if not made.suspects:
         made.suspects.append(_nothing(case))
     made.rows = _table(case, over, lates)
@@ -98,6 +103,8 @@ def _rank(case: Case, late: Late, lates: Sequence[int]) -> Suspect:
         doubts.append(why)
     if case.onset is not None and late.excess < EXPLAINS * case.onset.loss:
         doubts.append(f"it explains {100 * late.excess / case.onset.loss:.0f} % of the slow-down only")
+    elif case.onset is not None and late.excess < MOST * case.onset.loss and all_work_longer(case):
+        doubts.append("all ranks work longer than before, and it explains less than half of the slow-down")
     if waits := _missing_wait(case, late.rank):
         doubts.append(waits)
     if case.timed and (blur := _blurred(case, late.rank, lates)):

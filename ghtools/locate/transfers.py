@@ -15,6 +15,7 @@ from .groups import COLLECTIVE, EDGE
 from .lateness import Floats, name_of, nanmedian
 
 CLEARLY = 1.25
+NEARLY_ALL = 0.9
 EXPLAINS = 0.3  # share of the slow-down that a suspect must account for
 BUSY, AS_MUCH = 0.05, 0.3  # excess of a member, as a share of the iteration and of what the slow transfers cost
 
@@ -49,7 +50,19 @@ def _effect(case: Case, slow: Slow, named: list[int], over: Floats) -> list[int]
     guilty = set(named) if by_cpu or group.kind == EDGE else set()
     if by_cpu:
         guilty |= set(case.own.ranks[nanmedian(over) >= max(BUSY, AS_MUCH * slow.total)].tolist())
+        if slow.how == "past" and all_work_longer(case):
+            guilty |= set(group.members)
     return sorted(guilty & set(group.members))
+
+
+def all_work_longer(case: Case) -> bool:
+    """Whether nearly all ranks clearly work longer than before, between their collectives: their CPUs are slower."""
+    if case.past is None:
+        return False
+    _, here, there = np.intersect1d(case.own.ranks, case.past.ranks, return_indices=True)
+    ratio = nanmedian(case.own.own)[here] / nanmedian(case.past.own)[there]
+    ratio = ratio[np.isfinite(ratio)]
+    return len(ratio) > 1 and float(np.mean(ratio >= CLEARLY)) >= NEARLY_ALL
 
 
 def _slow_part(case: Case, slow: list[Slow], kind: int, named: list[int], effect: Sequence[int] = ()) -> Suspect:
