@@ -51,8 +51,9 @@ Behind the one who suspects:
     gh-trace --profile 100000 | gh-bocd --keep | gh-profile | gh-validate-gemm --suspects - | gh-alert
 """,
     overhead="""\
-The job stands still while it is tested: (repeats + 1/4) windows for each of two tests, 2.6 s as it is set, once more
-for a test that could not tell, and some tenths to start and end. A rank takes 6 MB for the multiplication and four
+The job stands still while it is tested: (repeats + 1/4) windows for each of two tests, 2.6 s as it is set, and some
+tenths to start and end. A test that could not tell is made once more if there is time, and the test of memory is left
+out if the multiplication has shown who is slow; after 4.5 s in all the job goes on. A rank takes 6 MB for the multiplication and four
 times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if that were, for all ranks
 of a host together, over half of the memory that is left.
 

@@ -60,16 +60,19 @@ In a chain: a link or host that gh-profile suspects is tested:
     overhead="""\
 An even ring takes 2 passes, an odd one 3, one tree 3, both trees of the double tree 4, whatever the number of ranks;
 in a pass all its pairs exchange at once, so a test takes as long as 2 to 7 exchanges of the slowest pair. An exchange
-moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer after 5 s (0.7 s in a job). What looks slow
-costs more exchanges, one after another, 8 links at most (2 in a job). Each rank needs half a MB of buffers. By NCCL in
-a job each size is moved five times in a row, of which four are timed; each GPU then needs two buffers of the largest
-size, an eighth of its free memory at most (larger sizes are left out), and 1 GiB that is free. The first exchange of
-two ranks makes NCCL connect them, with buffers of its own that stay in the communicator; it is not timed.
+moves 16, 32 and 64 MB three times both ways, 0.7 GB; it begins no transfer after 5 s. What looks slow costs more
+exchanges, one after another, 8 links at most. Each rank needs half a MB of buffers.
+
+In a job an exchange moves 1 and 4 MB, too, again and again for 0.3 s, two links at most are looked at twice, and after
+4.5 s in all the job goes on, whatever could not be told by then. By NCCL each size is moved five times in a row, of
+which four are timed; each GPU then needs two buffers of the largest size, an eighth of its free memory at most (larger
+sizes are left out), and 1 GiB that is free. The first exchange of two ranks makes NCCL connect them, with buffers of
+its own that stay in the communicator; it is not timed.
 
 With more ranks than CPUs on one host the time goes into copying, and there it grows with the ranks. Measured on a busy
 host with 2 CPUs: 4 ranks 2.8 s, 8 ranks 5.9 s, 16 ranks 7.7 s, and 14 s with --topology both (5 passes); starting 16
-processes is 0.3 s of it. A job of 4 ranks there stood still for 4.5 s, and for 7 s with a slow rank in it. Schedules
-for 100,000 ranks are made in a tenth of a second (make bench).
+processes is 0.3 s of it. A job of 4 ranks there stood still for 0.6 s, and for 3.4 to 4.5 s with a slow rank in it.
+Schedules for 100,000 ranks are made in a tenth of a second (make bench).
 """,
     caveats="""\
 Over TCP the kernel's network stack and the CPU are part of the link: a rank whose CPU is throttled or contended is

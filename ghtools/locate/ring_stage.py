@@ -67,5 +67,11 @@ class RingStage:
 
 
 def asks(suspect: Suspect) -> bool:
-    """Whether a test of links can confirm or clear it."""
-    return suspect.verdict == "attributed" and (suspect.what in LINKS or suspect.cause == "communication")
+    """Whether a test of links can confirm or clear it.
+
+    Between hosts also where it is not certain: with a slow rank beside it, nothing else tells whether a link is slow.
+    """
+    if suspect.verdict == "attributed":
+        return suspect.what in LINKS or suspect.cause == "communication"
+    between = suspect.what == "host" or (suspect.what == "link" and len(suspect.hosts) > 1)
+    return suspect.verdict == "inconclusive" and suspect.cause == "communication" and between

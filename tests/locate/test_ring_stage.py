@@ -59,7 +59,10 @@ def stage(tests: Outcomes, clock: Clock, every_s: float = 0.0) -> RingStage:
         (suspect("rank"), True),
         (suspect("rank", cause="compute"), False),
         (suspect("host", cause="compute"), True),
-        (suspect(verdict="inconclusive"), False),
+        (suspect(verdict="inconclusive"), False),  # inside a host
+        (Suspect(what="link", hosts=["a", "b"], verdict="inconclusive", cause="communication"), True),
+        (suspect("host", verdict="inconclusive"), True),
+        (suspect("host", verdict="inconclusive", cause="compute"), False),
         (suspect(verdict="cleared"), False),
         (suspect("none", cause="common"), False),
     ],

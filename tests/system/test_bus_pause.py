@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import time
@@ -18,6 +19,8 @@ from ghtools.job.pause import CouldNotTell
 from ghtools.job.task import GEMM, Task
 from ghtools.locate.bus_pause import stopped_over_bus
 from ghtools.stream.bus_link import BusUrl, bus_url
+from ghtools.stream.framing import sections
+from ghtools.stream.records import Finding
 from tests.bed.host import Hosts, unable
 from tests.bed.redis_server import RedisServer
 from tests.conftest import BIN, ROOT
@@ -33,6 +36,8 @@ class Bed:
 
     url: BusUrl
     redis: RedisServer
+    hosts: Hosts
+    env: dict[str, str]  # of host 0
     job: list[subprocess.Popen[str]]
     served: list[subprocess.Popen[bytes]]
     steps: Path
@@ -57,10 +62,11 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         redis = RedisServer(tmp_path, options=("--unixsocket", socket))
         stack.callback(redis.close)
         hosts = stack.enter_context(Hosts(2))
-        made = Bed(bus_url(f"unix://{socket}"), redis, [], [], tmp_path / "times.0")
+        made = Bed(bus_url(f"unix://{socket}"), redis, hosts, {}, [], [], tmp_path / "times.0")
         for host in range(2):
             env = {**clean_env, "GHT_DIR": str(tmp_path / f"rings{host}"), "GHT_JOB": "two", "OMP_NUM_THREADS": "1"}
             env |= {"GLOO_SOCKET_IFNAME": hosts.interface(host)}
+            made.env = made.env or env
             train = [str(ROOT / "tests/jobs/mixed.py"), "--dp", "2", "--pp", "2"]
             train += ["--batch", "256", "--steps", str(STEPS)]
             words = ["torchrun", "--nnodes", "2", "--node-rank", str(host), "--master-addr", hosts.address(0)]
@@ -106,6 +112,31 @@ def test_ranks_of_all_hosts_stand_at_one_boundary_and_go_on(bed: Bed) -> None:
             assert time.monotonic() < deadline, said
             time.sleep(0.05)
     assert not any("could not be matched" in line for line in said), said
+
+
+@pytest.mark.long
+def test_the_link_between_two_hosts_against_its_history(bed: Bed, tmp_path: Path) -> None:
+    """There is no other link to compare it with; healthy runs are the history."""
+    words = ["gh-validate-ring", "--job", "two", "--bus", bed.url.text, "--baseline", str(tmp_path / "links")]
+
+    def run() -> tuple[int, list[Finding]]:
+        done = subprocess.run(words, env=bed.env, capture_output=True, timeout=90, check=False)
+        assert b"the job stood for" in done.stderr, done.stderr
+        records = [record for section in sections(io.BytesIO(done.stdout), print) for record in section]
+        return done.returncode, [record for record in records if isinstance(record, Finding)]
+
+    assert run()[0] == 5
+    for _ in range(2):
+        code, found = run()
+        assert code == 0, [one.text for one in found]
+    bed.hosts.slow_link(1, "300mbit")
+    try:
+        code, found = run()
+    finally:
+        bed.hosts.heal_link(1)
+    slow = [one for one in found if one.verdict == "confirmed"]
+    assert code == 1 and [(one.what, one.hosts) for one in slow] == [("link", ["node0", "node1"])], found
+    assert slow[0].ratio > 5
 
 
 def test_without_redis_the_job_goes_on_within_the_lease(bed: Bed) -> None:
