@@ -53,9 +53,9 @@ Behind the one who suspects:
     overhead="""\
 The job stands still while it is tested: (repeats + 1/4) windows for each of two tests, 2.6 s as it is set, and some
 tenths to start and end. A test that could not tell is made once more if there is time, and the test of memory is left
-out if the multiplication has shown who is slow; after 4.5 s in all the job goes on. A rank takes 6 MB for the multiplication and four
-times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if that were, for all ranks
-of a host together, over half of the memory that is left.
+out if the multiplication has shown who is slow; after 4.5 s in all the job goes on. A rank takes 6 MB for the
+multiplication and four times the last-level cache (64 MB to 1 GB) for the memory test, for that time; none of it if
+that were, for all ranks of a host together, over half of the memory that is left.
 
 A rank with a GPU has five tests of it, in windows of a quarter, and of its CPU the multiplication alone: 2.9 s as it is
 set, and what it takes to fill the matrices and to look at products, which was not measured. That takes up to 2 GB of
