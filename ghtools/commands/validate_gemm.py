@@ -40,6 +40,8 @@ The same for a lone machine, against its own past; the first run begins the hist
 
 On all hosts of a launcher; rank 0 prints what was found:
 
+    srun gh-validate-gemm --backend gloo
+    torchrun --nnodes 2 --nproc-per-node 8 ... --no-python gh-validate-gemm --backend gloo
     srun gh-validate-gemm --gather /shared/empty-directory
 
 In a running job, all ranks, for about two seconds:
@@ -75,8 +77,8 @@ the test as in the job; a rate is then a share, not what the CPU can do. Peers m
 ranks on different CPUs with the same vector instructions are compared as if they were equal.
 
 In a directory on a network file system ranks may see what rank 0 asks some seconds apart, and then they do not all
-contend at once. Results are gathered by that directory alone, not over torch.distributed. A history is not locked:
-of two runs at once, one is not remembered.
+contend at once; over torch.distributed (--backend gloo) they do. A history is not locked: of two runs at once, one is
+not remembered.
 """,
     see="gh-profile gh-validate-ring gh-alert gh-show",
 )
@@ -101,6 +103,14 @@ def main(
             metavar="DIR", help="Started by srun, torchrun or mpirun: where the ranks meet.", show_default=False
         ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="gloo",
+            help="Started by srun, torchrun or mpirun: meet over torch.distributed, without a directory.",
+            show_default=False,
+        ),
+    ] = "",
     baseline: Annotated[
         Path | None,
         typer.Option(
@@ -150,9 +160,13 @@ def main(
         return _devices(devices, session, say, quiet)
     if gather is not None:
         return _launched(gather, wanted, session, say, quiet)
+    if backend:
+        return _over_torch(backend, wanted, session, say, quiet)
     if job is None and wanted is None and _world() > 1:
         raise GhError(
-            "this was started by a launcher", "its ranks have no place to meet", "--gather DIR, or --ranks LIST"
+            "this was started by a launcher",
+            "its ranks have no place to meet",
+            "--backend gloo, --gather DIR, or --ranks LIST",
         )
     with _held(job, bus, wanted, say) as held:
         measured = session.test(held, wanted)
@@ -195,6 +209,19 @@ def _launched(place: Path, wanted: list[int] | None, session: Session, say: Voic
         say(f"rank 0 was not heard of in {place}")
         return Exit.UNKNOWN
     with Gathered(place, world) as held:
+        measured = session.test(held, wanted)
+    return _tell("", session, session.judged(measured), say, quiet)
+
+
+def _over_torch(backend: str, wanted: list[int] | None, session: Session, say: Voice, quiet: bool) -> Exit:
+    """As one of many ranks that a launcher started, which meet over torch.distributed."""
+    from ghtools.locate.torch_held import held_over_torch
+
+    if backend != "gloo":
+        raise GhError(f"cannot gather over {backend!r}", "it is not known", "--backend gloo")
+    with held_over_torch("gh-validate-gemm") as held:
+        if held is None:
+            return Exit.OK  # rank 0 prints
         measured = session.test(held, wanted)
     return _tell("", session, session.judged(measured), say, quiet)
 

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure: exchanges between the processes of a launcher (torchrun, srun, mpirun) by torch.distributed.
 
-Rank 0 drives: it tells the others over a Gloo group what to exchange, each does its part, rank 0 gathers. Data go over
-that group, or over NCCL between GPUs. Nothing is pickled.
+Rank 0 drives over a Gloo group (torch_group.py). Data go over that group, or over NCCL between GPUs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ghtools.job.pause import CouldNotTell
 from ghtools.job.task import CLOSE, LISTEN, Task, run_task
 from ghtools.source.uprobe_process import rank_of
-from ghtools.stream.errors import GhError, MissingError
+from ghtools.stream.errors import GhError
 
 from .ring_fabric import PINGS, End, Plan
 from .ring_judge import Exchanged, Link
+from .torch_group import Talk, joined_group
 
 WARM_UP = 4 << 20
 END_BYTES = 1024
@@ -38,68 +35,32 @@ HEAD = 2  # latency, share of a CPU; then ns of each repeat and size
 def joined(backend: str, chosen: Sequence[int], plan: Plan) -> Iterator[TorchFabric | None]:
     """The fabric in rank 0; in the others None, after rank 0 has ended. `chosen`: ranks to test, empty = all.
 
-    MissingError without torch, or without a GPU for NCCL; GhError outside a launcher.
+    Errors are those of `joined_group`.
     """
-    try:
-        import torch
-        import torch.distributed as dist
-    except ImportError:
-        raise MissingError(
-            f"cannot test over {backend}", "torch is not installed", "pip install 'ghtools[torch]'"
-        ) from None
-    rank, local, world = rank_of(os.environ)
-    if rank < 0 or world < 2:
-        raise GhError(
-            f"cannot test over {backend}", "no launcher has started two or more ranks",
-            f"torchrun --nproc-per-node 4 --no-python gh-validate-ring --backend {backend}",
-        )  # fmt: skip
-    if backend == "nccl" and not torch.cuda.is_available():
-        raise MissingError("cannot test over nccl", "there is no GPU", "--backend gloo")
-    if strange := [one for one in chosen if one >= world]:
-        raise GhError(f"cannot test rank {strange[0]}", f"there are {world} ranks", f"--ranks 0-{world - 1}")
-    address, port = _meeting_place(os.environ)
-    # A rank that is silent for longer than an exchange may take ends the test for all.
-    patience = timedelta(seconds=plan.hard_s + 60)
-    try:
-        dist.init_process_group(
-            "gloo", init_method=f"tcp://{address}:{port}", rank=rank, world_size=world, timeout=patience
-        )
+    patience_s = plan.hard_s + 60  # longer than an exchange may take
+    with joined_group("gh-validate-ring", backend, patience_s) as talk:
+        if strange := [one for one in chosen if one >= talk.world]:
+            raise GhError(
+                f"cannot test rank {strange[0]}", f"there are {talk.world} ranks", f"--ranks 0-{talk.world - 1}"
+            )
         group = None
         if backend == "nccl":
-            torch.cuda.set_device(max(local, 0) % torch.cuda.device_count())
-            group = dist.new_group(backend="nccl", timeout=patience)
-        part = _Part(backend, rank, group, plan.hard_s)
+            import torch
+            import torch.distributed as dist
+
+            torch.cuda.set_device(max(rank_of(os.environ)[1], 0) % torch.cuda.device_count())
+            group = dist.new_group(backend="nccl", timeout=timedelta(seconds=patience_s))
+        part = _Part(backend, talk, group, plan.hard_s)
         ends = part.ends()
-        if rank:
-            while (words := part.told(None)) is not None:
-                part.gather(part.take(words))
+        if talk.rank:
+            while (words := talk.told(None)) is not None:
+                talk.gather(part.take(words))
             yield None
-        else:
-            these = [end for end in ends if not chosen or end.rank in chosen]
-            try:
-                yield TorchFabric(part, these, backend)
-            finally:
-                part.told({})
-    except RuntimeError as error:  # what torch.distributed raises, whatever went wrong
-        raise CouldNotTell(f"the test over {backend} was broken off", str(error).splitlines()[0][:300]) from None
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
-def _meeting_place(env: Mapping[str, str]) -> tuple[str, int]:
-    """Where ranks meet: as torchrun and people say, else the first host of a Slurm step."""
-    address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    if not address and (hosts := env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")):
-        match = re.match(r"([\w.-]+?)(?:\[(\d+)[^\]]*\])?(?:,|$)", hosts)
-        address = match[1] + (match[2] or "") if match else ""
-    if not address:
-        raise GhError("cannot join the other ranks", "MASTER_ADDR is not set", "MASTER_ADDR and MASTER_PORT for all")
-    if port.isdecimal() and 0 < int(port[:6]) < 65536:
-        return address, int(port)
-    # Two steps of one job have different numbers, two users on a host different jobs.
-    key = "-".join(env.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"))
-    return address, 20000 + zlib.crc32(key.encode()) % 20000
+            return
+        try:
+            yield TorchFabric(part, [end for end in ends if not chosen or end.rank in chosen], backend)
+        finally:
+            talk.told({})
 
 
 class TorchFabric:
@@ -125,8 +86,8 @@ class TorchFabric:
         """As Fabric.exchange."""
         words = {"links": [list(link) for link in links], "plan": asdict(plan)}
         t_ns = time.time_ns()
-        self._part.told(words)
-        rows = self._part.gather(self._part.take(words))
+        self._part.talk.told(words)
+        rows = self._part.talk.gather(self._part.take(words))
         made = []
         for link in links:
             gbps = np.full((2, plan.repeats, len(plan.sizes)), np.nan)
@@ -143,34 +104,14 @@ class TorchFabric:
 class _Part:
     """What every process does."""
 
-    def __init__(self, backend: str, rank: int, group: Any, hard_s: float) -> None:
+    def __init__(self, backend: str, talk: Talk, group: Any, hard_s: float) -> None:
         import torch
         import torch.distributed as dist
 
-        self._torch, self._dist = torch, dist
-        self._rank, self._group, self._hard_s = rank, group, hard_s
+        self._torch, self._dist, self.talk = torch, dist, talk
+        self._rank, self._group, self._hard_s = talk.rank, group, hard_s
         self._device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
         self._buffers: dict[str, Any] = {}
-
-    def told(self, words: dict[str, Any] | None) -> dict[str, Any] | None:
-        """What rank 0 says, in all ranks; None once it says nothing any more."""
-        text = json.dumps(words).encode() if words is not None else b""
-        size = self._torch.tensor([len(text)], dtype=self._torch.int64)
-        self._dist.broadcast(size, 0)
-        body = self._torch.zeros(int(size), dtype=self._torch.uint8)
-        if words is not None:
-            body = self._torch.frombuffer(bytearray(text), dtype=self._torch.uint8)
-        self._dist.broadcast(body, 0)
-        said: dict[str, Any] = json.loads(body.numpy().tobytes())
-        return said or None
-
-    def gather(self, row: Any) -> Any:
-        """Rows of all ranks, (world, n), in rank 0; nothing useful elsewhere."""
-        mine = self._torch.from_numpy(row)
-        world = self._dist.get_world_size()
-        rows = [self._torch.empty_like(mine) for _ in range(world)] if self._rank == 0 else None
-        self._dist.gather(mine, rows, 0)
-        return np.stack([one.numpy() for one in rows]) if rows is not None else None
 
     def ends(self) -> list[End]:
         """Where all ranks are, in rank 0; elsewhere an empty list."""
@@ -183,7 +124,7 @@ class _Part:
             if chosen.status == 0:
                 address, _, interface = chosen.said.split()
         text = json.dumps([host, device, interface, address]).encode()[:END_BYTES]
-        rows = self.gather(np.frombuffer(text.ljust(END_BYTES), np.uint8).copy())
+        rows = self.talk.gather(np.frombuffer(text.ljust(END_BYTES), np.uint8).copy())
         if rows is None:
             return []
         return [End(rank, *json.loads(row.tobytes())) for rank, row in enumerate(rows)]

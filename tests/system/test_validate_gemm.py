@@ -173,6 +173,8 @@ def test_ranks_of_a_launcher_meet_in_a_directory(tmp_path: Path) -> None:
         (["--job", "no-such-job"], 4, "no-such-job"),
         (["--devices", "x"], 2, "cannot read the ranks"),
         (["--gather", "."], 2, "no launcher says"),
+        (["--backend", "gloo"], 2, "no launcher has started"),
+        (["--backend", "mpi"], 2, "it is not known"),
         (["--ranks", "0", "--baseline", "/dev/null"], 3, "it is no file"),
         (["--ranks", "0", "--repeats", "2"], 2, "repeats"),
     ],
@@ -181,6 +183,34 @@ def test_what_cannot_be_is_one_line_and_its_code(options: list[str], code: int, 
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "SLURM_PROCID", "PMI_RANK")}
     done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_torchrun() -> None:
+    """Ranks of a launcher that meet over torch.distributed: rank 0 writes, all are tested at once."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    torchrun = str(Path(sys.executable).parent / "torchrun")
+    words = [
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        "--no-python",
+        *COMMAND,
+        "--backend",
+        "gloo",
+        "--window-ms",
+        "100",
+    ]
+    done = subprocess.run([torchrun, *words], capture_output=True, timeout=200, check=False)
+    streams = [list(section) for section in sections(io.BytesIO(done.stdout), lambda error: pytest.fail(str(error)))]
+    assert len(streams) == 1, done.stderr.decode()  # one rank writes
+    made = streams[0]
+    gemms = [record for record in made if isinstance(record, Gemm)]
+    assert {(one.rank, one.test, one.status) for one in gemms} == {
+        (rank, test, "ok") for rank in range(3) for test in ("gemm", "bandwidth")
+    }, done.stderr.decode()
+    begins = [min(one.t_ns for one in gemms if (one.rank, one.test) == (rank, "gemm")) for rank in range(3)]
+    assert max(begins) - min(begins) < 50_000_000  # so they contend
+    assert {tuple(one.ranks) for one in made if isinstance(one, Finding)} == {(0,), (1,), (2,)}
 
 
 def test_gpus_that_are_not_here() -> None:
