@@ -9,6 +9,7 @@ from ghtools.stream.errors import GhError
 from ghtools.stream.records import Change, Finding, Record, Suspect
 
 from .aside import Aside, Submit, beside
+from .ripe import Ripe
 
 CAUSES = ("compute", "host pause", "unknown")  # what a test of a device can confirm or clear
 
@@ -18,8 +19,9 @@ Test = Callable[[set[int]], list[Record]]
 class ValidateStage:
     """Tests once an episode and rank, and at most every `every_s` seconds; a test that fails is a finding, too.
 
-    An episode ends with the next confirmed change (of any rank): what is suspected after that is tested anew. The
-    stream goes on meanwhile; what the test made follows the record that comes when it has ended.
+    An episode ends with the next confirmed change (of any rank): what is suspected after that is tested anew. Suspects
+    of a slow-down that is not confirmed wait until it is, since a test holds the job. The stream goes on meanwhile;
+    what the test made follows the record that comes when it has ended.
     """
 
     def __init__(
@@ -34,22 +36,25 @@ class ValidateStage:
         self._test, self._every_s, self._now_s, self._now_ns, self._say = test, every_s, now_s, now_ns, say
         self._tested: set[int] = set()
         self._last_s: float | None = None
-        self._aside = Aside(submit)
+        self._aside, self._ripe = Aside(submit), Ripe()
 
     def feed(self, record: Record) -> Iterator[Record]:
         """The records of a test that has ended; begins one if this record asks for it."""
         yield from self._aside.ready()
         if isinstance(record, Change) and record.stage == "confirmed":
             self._tested.clear()
-        if not isinstance(record, Suspect) or not self._wanted(record) or self._aside.busy:
-            return
+        for suspect in self._ripe.feed(record):
+            self._begin(suspect)
+        yield from self._aside.ready()
+
+    def _begin(self, suspect: Suspect) -> None:
         now_s = self._now_s()
-        if self._last_s is not None and now_s - self._last_s < self._every_s:
+        soon = self._last_s is not None and now_s - self._last_s < self._every_s
+        if soon or self._aside.busy or not self._wanted(suspect):
             return
         self._last_s = now_s
-        self._tested |= set(record.ranks)
-        self._aside.start(lambda: self._made(record))
-        yield from self._aside.ready()
+        self._tested |= set(suspect.ranks)
+        self._aside.start(lambda: self._made(suspect))
 
     def _made(self, suspect: Suspect) -> list[Record]:
         try:

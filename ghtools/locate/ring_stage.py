@@ -9,6 +9,7 @@ from ghtools.stream.errors import GhError
 from ghtools.stream.records import Change, Finding, Record, Suspect
 
 from .aside import Aside, Submit, beside
+from .ripe import Ripe
 
 LINKS = ("link", "group", "host")
 
@@ -16,7 +17,8 @@ LINKS = ("link", "group", "host")
 class RingStage:
     """`test` runs one test and yields its records; it is called once an episode, and at most every `every_s`.
 
-    The stream goes on meanwhile; what the test made follows the record that comes when it has ended.
+    Suspects of a slow-down that is not confirmed wait until it is, since a test holds the job. The stream goes on
+    meanwhile; what the test made follows the record that comes when it has ended.
     """
 
     def __init__(
@@ -31,22 +33,24 @@ class RingStage:
         self._episode = 0
         self._done: int | None = None
         self._last: float | None = None
-        self._aside = Aside(submit)
+        self._aside, self._ripe = Aside(submit), Ripe()
 
     def feed(self, record: Record) -> Iterator[Record]:
         """The records of a test that has ended; begins one if this record asks for it."""
         yield from self._aside.ready()
         if isinstance(record, Change) and record.level == "job":
             self._episode = record.episode if record.type != "relief" else self._episode
-            return
-        if not isinstance(record, Suspect) or not asks(record) or self._aside.busy:
-            return
+        for suspect in self._ripe.feed(record):
+            self._begin(suspect)
+        yield from self._aside.ready()
+
+    def _begin(self, suspect: Suspect) -> None:
         now = self._clock()
-        if self._done == self._episode or (self._last is not None and now - self._last < self._every_s):
+        soon = self._last is not None and now - self._last < self._every_s
+        if soon or self._aside.busy or self._done == self._episode or not asks(suspect):
             return
         self._done, self._last = self._episode, now
-        self._aside.start(lambda: list(self._made(record)))
-        yield from self._aside.ready()
+        self._aside.start(lambda: list(self._made(suspect)))
 
     def _made(self, record: Suspect) -> Iterator[Record]:
         try:

@@ -43,8 +43,8 @@ def test_a_suspect_is_tested_once_an_episode() -> None:
     bench.now_s += 100
     assert bench.feed(suspect(2)) == []
     assert bench.feed(Change(stage="suspected")) == [] and bench.feed(suspect(2)) == []
-    assert bench.feed(Change(stage="confirmed")) == []
-    assert len(bench.feed(suspect(2))) == 1
+    assert len(bench.feed(Change(stage="confirmed"))) == 1  # which it had waited for
+    assert bench.feed(suspect(2)) == []
     assert bench.asked == [{2}, {2}]
 
 

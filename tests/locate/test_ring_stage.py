@@ -19,7 +19,7 @@ def suspect(what: str = "link", verdict: str = "attributed", cause: str = "commu
 
 
 def onset(episode: int) -> Change:
-    return Change(type="onset", level="job", episode=episode)
+    return Change(type="onset", stage="confirmed", level="job", episode=episode)
 
 
 class Clock:
