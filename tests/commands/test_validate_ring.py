@@ -112,7 +112,7 @@ def test_ctrl_c_ends_it_and_its_ranks() -> None:
 
 
 def test_a_filter_forwards_all_and_says_what_it_could_not_test(tmp_path: Path) -> None:
-    given = [Head(job="gone"), Change(level="job"), Suspect(what="link", ranks=[0, 1], verdict="attributed"),
+    given = [Head(job="gone"), Change(level="job", stage="confirmed"), Suspect(what="link", ranks=[0, 1], verdict="attributed"),
              Suspect(what="rank", ranks=[3], cause="compute", verdict="attributed"), End()]  # fmt: skip
     done = run("--suspects", "-", data=b"".join(map(encode, given)), GHT_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
