@@ -112,8 +112,9 @@ def test_ctrl_c_ends_it_and_its_ranks() -> None:
 
 
 def test_a_filter_forwards_all_and_says_what_it_could_not_test(tmp_path: Path) -> None:
-    given = [Head(job="gone"), Change(level="job", stage="confirmed"), Suspect(what="link", ranks=[0, 1], verdict="attributed"),
-             Suspect(what="rank", ranks=[3], cause="compute", verdict="attributed"), End()]  # fmt: skip
+    link = Suspect(what="link", ranks=[0, 1], verdict="attributed")
+    rank = Suspect(what="rank", ranks=[3], cause="compute", verdict="attributed")
+    given = [Head(job="gone"), Change(level="job", stage="confirmed"), link, rank, End()]
     done = run("--suspects", "-", data=b"".join(map(encode, given)), GHT_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     made = list(read_records(io.BytesIO(done.stdout)))
