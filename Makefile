@@ -39,10 +39,10 @@ demo: setup ## a real 4-rank job, slowed for real, watched live; leaves out/demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/demo/demo.py --out out
 
 test: setup ## all tests (a skip says why): those without real jobs on all CPUs, then the others one by one
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m 'not system'; plain=$$?; \
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m 'not system and not long'; plain=$$?; \
 	$(BIN)/python -m pytest -q -m 'system and not long' --durations=20; exit $$((plain | $$?))
 
-test-long: setup ## the tests that take half a minute and more each, of real jobs (CI runs them, too)
+test-long: setup ## real jobs of half a minute and more, and builds under further sanitizers (CI runs them, too)
 	$(BIN)/python -m pytest -q -m long --durations=20
 
 test-again: setup ## the tests that failed the last time

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ghtools.job.budget import comms_of, left_s
 from ghtools.job.pause import CouldNotTell, Held
 from ghtools.job.ring import CommInfo
@@ -103,9 +105,12 @@ class NcclFabric(TaskFabric):
         """As Fabric.exchange. CouldNotTell after a failure that may have left something on a GPU, too."""
         if any(size > MOST_BYTES for size in plan.sizes) or len(plan.sizes) > MAX_SIZES:
             raise GhError("cannot exchange that by NCCL", "a size is over 256 MB", "--sizes 16M,32M,64M")
-        hard_s = min(plan.hard_s, left_s(self._held) - SPARE_S)
-        if hard_s < SHORTEST_S:
-            raise CouldNotTell("the test was broken off", "its time is over")
+        hard_s, t_ns = min(plan.hard_s, left_s(self._held) - SPARE_S), time.time_ns()
+        if hard_s < SHORTEST_S:  # nothing is begun
+            none = np.full((2, 0, len(plan.sizes)), np.nan)
+            return [
+                Exchanged(link, self.type_of(link), none, t_ns=t_ns, why="there was no time left") for link in links
+            ]
         tasks: dict[int, Task] = {}
         repeats = min(plan.repeats, (VALUES - FIRST) // len(plan.sizes))
         ways = BOTH_AT_ONCE if plan.both else CONNECTS_SENDS
@@ -117,7 +122,6 @@ class NcclFabric(TaskFabric):
             last = (len(plan.sizes), *plan.sizes)
             tasks[one] = Task(NCCL_EXCHANGE, (1, *first, numbers[other], *last), self._places[other])
             tasks[other] = Task(NCCL_EXCHANGE, (0, *first, numbers[one], *last))
-        t_ns = time.time_ns()
         results = self._held.run(tasks, hard_s + START_S)
         if why := harm(tasks, results):
             raise CouldNotTell("the test by NCCL was broken off", why)

@@ -38,7 +38,7 @@ def build(folder: Path, flags: list[str], cublaslt: bool = True) -> Path:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["plain", "address"])
+@pytest.fixture(scope="module", params=["address", pytest.param("plain", marks=pytest.mark.long)])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program with the shim in it, so that a sanitizer sees both."""
     return build(tmp_path_factory.mktemp(f"gpu-{request.param}"), SANITIZERS[request.param])

@@ -44,7 +44,9 @@ class End:
     stderr: str = ""
 
 
-@pytest.fixture(scope="module", params=SANITIZERS)
+@pytest.fixture(
+    scope="module", params=["thread", *(pytest.param(one, marks=pytest.mark.long) for one in ("plain", "address"))]
+)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program with the shim in it, so that a sanitizer sees all of it."""
     folder, flags = tmp_path_factory.mktemp(f"pair-{request.param}"), SANITIZERS[request.param]

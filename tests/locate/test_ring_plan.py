@@ -8,7 +8,7 @@ import pytest
 
 from ghtools.locate.passes import btree, check, second_btree, tree_links, tree_over_hosts
 from ghtools.locate.ring_plan import parse_sizes, parse_where, plan
-from ghtools.locate.ring_torch import _meeting_place
+from ghtools.locate.torch_group import _meeting_place
 from ghtools.stream.errors import GhError
 
 RANKS = [3, 4, 7, 8, 20, 21]

@@ -58,7 +58,7 @@ def records(path: Path) -> Iterator[Record]:
 @pytest.mark.timeout(240)
 def test_the_slow_rank_of_a_real_job_is_named(clean_env: Env, tmp_path: Path) -> None:
     out = tmp_path / "job.ght"
-    command = ["gh-run", "--job", "n", "--out", str(out), "--", *torchrun(130, 4)]
+    command = ["gh-run", "--job", "n", "--out", str(out), "--", *torchrun(118, 4)]
     process = subprocess.Popen(command, env=clean_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_step(process, 80)
     pid = next(ring.pid for ring in rings_in(Path(clean_env["GHT_DIR"]) / "n") if ring.rank == 1)
