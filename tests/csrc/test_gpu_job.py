@@ -78,7 +78,8 @@ def test_the_slow_gpu_is_named(slow: int | None, tmp_path: Path, clean_env: dict
     named = [finding for finding in named if "and the GPU gives no reason" in finding.text]
     # A machine that is busy with other things may keep a rank from filling its stream: not three times as long.
     assert [finding.ranks for finding in named if finding.ratio > 2] == ([] if slow is None else [[slow]])
-    if not named:  # nobody was slow in the GEMM, so the memory was looked at as well
+    if not any(isinstance(r, Finding) and r.verdict == "confirmed" for r in records):
+        # Nobody was slow in the GEMM, not even a CPU, so the memory was looked at as well.
         assert len([one for one in gpus if one.test == "bandwidth" and one.size == 1 << 20]) == 4
     assert {r.device for r in records if isinstance(r, Gemm)} == {"cpu", *(UUID.format(rank) for rank in range(4))}
 
