@@ -65,6 +65,10 @@ NO_ITERATION_S = 60.0
 
 @command("gh-trace", PAGE)
 def main(
+    pids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="PID...", help="With --attach: more processes.", show_default=False),
+    ] = None,
     job: Annotated[
         str,
         typer.Option(
@@ -77,7 +81,7 @@ def main(
     attach: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="PID",
+            metavar="PID...",
             help="Trace these processes (or their children) without the shim, by uprobes.",
             show_default=False,
         ),
@@ -131,7 +135,11 @@ def main(
             "cannot time executions", f"--{'attach' if attach else 'once'} sees calls only", "gh-trace --profile N"
         )
     if attach:
-        return _attach(attach, say, quiet)
+        return _attach([*attach, *(pids or [])], say, quiet)
+    if pids:
+        raise GhError(
+            f"cannot trace process {pids[0]}", "its job is found by itself", f"--attach {pids[0]}, or --job ID"
+        )
     alive = _alive(until_pid) if until_pid else None
     deadline = time.monotonic() + wait_s
 

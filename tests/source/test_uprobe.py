@@ -115,6 +115,15 @@ def first_bytes(pid: int, library: str, symbol: str) -> bytes:
     return peek(pid, code.address(functions(code.open_path, [symbol])[symbol].offset), 4)
 
 
+def test_several_processes_are_named_as_pgrep_does(clean_env: dict[str, str]) -> None:
+    """`--attach $(pgrep -f train.py)` is one option and many words."""
+    words = [BIN / "gh-trace", "--attach", "4194000", "4194001"]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean_env, check=False)
+    assert done.returncode in (2, 4) and "cannot attach" in done.stderr, done.stderr
+    done = subprocess.run([BIN / "gh-trace", "7"], capture_output=True, text=True, env=clean_env, check=False)
+    assert done.returncode == 2 and "try --attach 7, or --job ID" in done.stderr, done.stderr
+
+
 def test_calls_of_nccl_s_abi_are_those_the_shim_sees(fakes: Fakes, clean_env: dict[str, str]) -> None:
     with drive(fakes.by_name, {**clean_env, "RANK": "3", "WORLD_SIZE": "4", "GHT_JOB": "n"}) as (process, tell):
         source = UprobeSource([pid := process.pid])
