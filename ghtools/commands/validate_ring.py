@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ghtools.job.gather import Gathered
     from ghtools.job.pause import Held
     from ghtools.locate.ring_fabric import Fabric, Plan
+    from ghtools.locate.ring_history import History
     from ghtools.locate.ring_plan import Graph
     from ghtools.locate.ring_test import RingTest
     from ghtools.stream.records import Head, Job, Record, Suspect
@@ -165,6 +167,7 @@ def main(
     from ghtools.job.alone import Alone
     from ghtools.job.rank_list import parse_ranks
     from ghtools.locate.ring_fabric import MAX_SIZES, Plan
+    from ghtools.locate.ring_history import History
     from ghtools.locate.ring_out import job_of
     from ghtools.locate.ring_plan import parse_sizes, parse_where
 
@@ -186,7 +189,8 @@ def main(
             print(row, file=sys.stderr, flush=True)
 
     where = parse_where(interface)
-    told = _graph(graph, len(chosen), tell)  # now, while no job stands still
+    told = _graph(graph, len(chosen), tell)  # now, while no job stands still; so the next
+    history = History(baseline) if baseline else None
 
     def make(fabric: Fabric, hosts: dict[int, str], left_s: Callable[[], float] = lambda: math.inf) -> RingTest:
         from ghtools.locate.ring_plan import plan as plan_links
@@ -194,7 +198,7 @@ def main(
 
         schedule, how = plan_links(sorted(fabric.ends), hosts, topology, told)
         tell(f"{len(schedule.links)} links of {len(fabric.ends)} ranks in {schedule.passes} passes: {how}")
-        return RingTest(fabric, schedule, plan, how, tell, show, left_s, baseline)
+        return RingTest(fabric, schedule, plan, how, tell, show, left_s, history)
 
     @contextmanager
     def over_tasks(held: Held) -> Iterator[RingTest]:
@@ -215,9 +219,9 @@ def main(
     if inside and backend == "gloo":
         raise GhError("cannot test a job by torch.distributed", "only its own ranks can", "--backend tcp or nccl")
     if suspects:
-        return _filter(job or "", bus, over_tasks, every_s, tell)
+        return _filter(job or "", bus, over_tasks, every_s, history, tell)
     if backend != "tcp" and not inside:
-        return _launched(backend, chosen, make, plan)
+        return _launched(backend, chosen, make, history, plan)
     with ExitStack() as stack:
         held: Held
         own = None
@@ -236,7 +240,9 @@ def main(
                 say("pids: " + ", ".join(f"{rank}: {pid}" for rank, pid in sorted(own.pids.items())))
         else:
             raise GhError("no ranks are named", "", "--ranks 0-15, or --job ID")
-        return _written(job or "", stack.enter_context(over_tasks(held)), job_of(own) if own else None)
+        ran = _run(stack.enter_context(over_tasks(held)))
+        ranks_of_ours = job_of(own) if own else None
+    return _written(job or "", ran, ranks_of_ours, history)
 
 
 def _graph(path: Path | None, size: int, warn: Callable[[str], None]) -> Graph | None:
@@ -262,27 +268,41 @@ def _gathered(place: Path) -> Gathered | None:
     return None
 
 
-def _written(job: str, test: RingTest, ranks: Job | None) -> Exit:
-    """Run the test and write its records, on a terminal the table alone."""
+@dataclass
+class _Ran:
+    """What a test made, kept until no job stands still any more: a reader that is slow must not hold it."""
+
+    records: list[Record]
+    code: Exit
+    error: GhError | None = None
+
+
+def _run(test: RingTest) -> _Ran:
+    records: list[Record] = []
+    try:
+        for record in test.run():
+            records.append(record)  # those before an error count
+    except GhError as error:
+        return _Ran(records, error.code, error)
+    return _Ran(records, test.code)
+
+
+def _written(job: str, ran: _Ran, ranks: Job | None, history: History | None) -> Exit:
+    """Write a test's records, on a terminal the table alone, and what is to be remembered of it."""
     from ghtools.locate.ring_out import head_of
     from ghtools.stream.records import End
 
-    writer = None if os.isatty(1) else output()
-
-    def write(record: Record | None) -> None:
-        if writer is not None and record is not None:
+    if not os.isatty(1):
+        writer = output()
+        writer.write(head_of("gh-validate-ring", job))
+        for record in ([ranks] if ranks else []) + ran.records:
             writer.write(record)
-
-    write(head_of("gh-validate-ring", job))
-    write(ranks)
-    try:
-        for record in test.run():
-            write(record)
-    except GhError as error:
-        write(End(reason=str(error)))
-        raise
-    write(End())
-    return test.code
+        writer.write(End(reason=str(ran.error)) if ran.error else End())
+    if ran.error:
+        raise ran.error
+    if history:
+        history.save()
+    return ran.code
 
 
 def _filter(
@@ -290,6 +310,7 @@ def _filter(
     bus: str,
     over_tasks: Callable[[Held], AbstractContextManager[RingTest]],
     every_s: float,
+    history: History | None,
     say: Callable[[str], None],
 ) -> Exit:
     """Forward stdin; test the job when a suspect asks for it."""
@@ -303,6 +324,8 @@ def _filter(
         def test(suspect: Suspect) -> Iterator[Record]:
             with stopped(job or head.job, say, bus=bus_of(bus)) as held, over_tasks(held) as one:
                 yield from one.run()
+            if history:
+                history.save()
 
         return RingStage(test, every_s, time.monotonic, say)
 
@@ -314,6 +337,7 @@ def _launched(
     backend: str,
     chosen: list[int],
     make: Callable[[Fabric, dict[int, str]], RingTest],
+    history: History | None,
     plan: Plan,
 ) -> Exit:
     """One process of several that a launcher has started: rank 0 writes, the others exchange."""
@@ -322,4 +346,5 @@ def _launched(
     with joined(backend, chosen, plan) as fabric:
         if fabric is None:  # not rank 0: all was done on entering
             return Exit.OK
-        return _written("", make(fabric, {rank: end.host for rank, end in fabric.ends.items()}), None)
+        ran = _run(make(fabric, {rank: end.host for rank, end in fabric.ends.items()}))
+    return _written("", ran, None, history)

@@ -26,13 +26,11 @@ from .boundary import Boundary, Place, meet
 from .collect import Bounds
 from .cut import Known, unpack
 from .host_pause import AGAIN, LEASE_S, SENT_ITERS, redis_clock_ns
+from .in_job import AGAIN_S, ATTEMPTS, COME_FACTOR
 
 FIND_S = 20.0
 GATHER_S = 3.0  # for hosts that nobody has named
 NOTICE_S = 1.0  # for a request to reach every host
-COME_FACTOR = 4.0
-ATTEMPTS = 3
-AGAIN_S = 2.0  # another test may hold the job
 _INT64 = range(-(1 << 63), 1 << 63)
 
 

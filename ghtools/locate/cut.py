@@ -20,6 +20,8 @@ from ghtools.job.ring import Tallies
 from ghtools.stream.records import OP_CODE
 
 ROUNDS = 64
+MOST_SENT = 16_384  # calls of one host's ranks together, in a message of at most 256 KiB
+_NUMBER = range(1 << 63)
 SEND, RECV = OP_CODE["send"], OP_CODE["recv"]
 
 Key = tuple[int, int, int]  # communicator, and of a message its sender and receiver inside it (-1, -1: a collective)
@@ -124,10 +126,6 @@ def by_kind(made: Made) -> Known:
     return Known(made.first, found)
 
 
-MOST_SENT = 16_384  # calls of one host's ranks together, in a message of at most 256 KiB
-_INT64 = range(1 << 63)
-
-
 def pack(known: Mapping[int, Known], since: Mapping[int, int]) -> dict[str, Any] | None:
     """Plain values for another host, from call `since` of each rank on; None if they are too many, or damaged."""
     if any(kind.before < 0 for one in known.values() for kind in one.kinds.values()):
@@ -152,7 +150,7 @@ def unpack(given: object) -> dict[int, Known]:
         if str(rank).isdigit() and len(str(rank)) < 7 and isinstance(item, list) and len(item) == 2:
             first, rows = item
             kinds = [_kind(first, row) for row in rows[:MOST_SENT]] if isinstance(rows, list) else []
-            if type(first) is int and first in _INT64 and kinds and all(kinds):
+            if type(first) is int and first in _NUMBER and kinds and all(kinds):
                 found[int(rank)] = Known(first, dict(one for one in kinds if one))
     return found
 
@@ -163,7 +161,7 @@ def _kind(first: object, row: object) -> tuple[Key, OfKind] | None:
     comm, a, b, before, steps = row
     sound = (
         isinstance(comm, str) and comm.isdigit() and len(comm) < 21 and isinstance(steps, list)
-        and all(type(n) is int and -1 <= n < 1 << 31 for n in (a, b)) and type(before) is int and before in _INT64
+        and all(type(n) is int and -1 <= n < 1 << 31 for n in (a, b)) and type(before) is int and before in _NUMBER
         and all(type(n) is int and 0 <= n < 1 << 40 for n in steps)
     )  # fmt: skip
     if not sound:

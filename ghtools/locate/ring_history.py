@@ -93,7 +93,7 @@ def compare(seen: Sequence[Exchanged], fabric: Fabric, both: bool, history: Mapp
     return [Compared(key, tuple(links), median(links.values()), history.get(key)) for key, links in groups.items()]
 
 
-def told(found: Sequence[Finding], compared: Sequence[Compared], by: str) -> list[Finding]:
+def with_history(found: Sequence[Finding], compared: Sequence[Compared], by: str) -> list[Finding]:
     """The findings of a test with what the history adds: what could not be told may be slow or sound by it."""
     confirmed = {rank for one in found if one.verdict == "confirmed" for rank in one.ranks}
     slow = [one for one in compared if one.verdict == "slow" and not _explained(one, confirmed)]
@@ -164,6 +164,23 @@ def updated(
     return new
 
 
+class History:
+    """The history in a file: read when it is made, so before a job is held, and written by `save`, so after that."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.past = load(path)
+
+    def add(self, compared: Sequence[Compared], found: Sequence[Finding], t_ns: int) -> None:
+        """Add a run, but for what was found slow in it, or may be."""
+        self.past = updated(self.past, compared, found, t_ns)
+
+    def save(self) -> None:
+        """Replace the file; only the owner may read it. MissingError if that cannot be."""
+        lines = ({**key._asdict(), "gbps": past.gbps, "t_ns": past.t_ns} for key, past in sorted(self.past.items()))
+        history_file.save(self._path, VERSION, lines)
+
+
 def load(path: Path) -> dict[Key, Past]:
     """The history in a file; empty if there is no file. InputError names the line that is no good."""
     return history_file.load(path, VERSION, _decode)
@@ -176,9 +193,3 @@ def _decode(item: dict[str, Any]) -> tuple[Key, Past]:
     if not gbps or min(gbps) <= 0:
         raise ValueError("its bandwidth makes no sense")
     return Key(**parts), Past(gbps, history_file.count(item, "t_ns"))
-
-
-def save(path: Path, history: Mapping[Key, Past]) -> None:
-    """Replace the file; only the owner may read it. MissingError if that cannot be."""
-    lines = ({**key._asdict(), "gbps": past.gbps, "t_ns": past.t_ns} for key, past in sorted(history.items()))
-    history_file.save(path, VERSION, lines)

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -15,9 +14,9 @@ from ghtools.job.task import VALUES
 from ghtools.stream.errors import Exit
 from ghtools.stream.records import Finding, Record
 
-from . import ring_history
 from .passes import Schedule
 from .ring_fabric import FIRST, Fabric, Plan
+from .ring_history import History, compare, with_history
 from .ring_judge import (
     CONTROLS,
     FEWEST_CONTROLS,
@@ -44,8 +43,8 @@ class RingTest:
     """One test of all links of a schedule. `run` yields its records; `code` then says how it ended.
 
     `say` hears sentences, `show` the rows of the table. `left_s` tells how long the test may still take: rounds that do
-    not fit are left out, and what they would have told is not told. `history` is a file of earlier runs to compare with
-    and to add to (ring_history.py).
+    not fit are left out, and what they would have told is not told. `history` holds earlier runs: this one is compared
+    with them and added to them; whoever keeps it saves it.
     """
 
     def __init__(
@@ -57,12 +56,11 @@ class RingTest:
         say: Callable[[str], None],
         show: Callable[[str], None],
         left_s: Callable[[], float] = lambda: math.inf,
-        history: Path | None = None,
+        history: History | None = None,
     ) -> None:
         self._fabric, self._schedule, self._plan, self._how = fabric, schedule, plan, how
         self._say, self._show, self._left_s = say, show, left_s
         self._history = history
-        self._past = ring_history.load(history) if history else {}
         self._step = schedule.passes
         self.seen: list[Exchanged] = []
         self.code = Exit.UNKNOWN
@@ -93,15 +91,15 @@ class RingTest:
         yield from said
 
     def _with_history(self, said: list[Finding]) -> list[Finding]:
-        """The findings with what earlier runs tell, if there is a file; this run is added to it."""
+        """The findings with what earlier runs tell, if there are any; this run is added to them."""
         if self._history is None:
             return said
-        compared = ring_history.compare(self.seen, self._fabric, self._plan.both, self._past)
+        compared = compare(self.seen, self._fabric, self._plan.both, self._history.past)
         t_ns = max((one.t_ns for one in self.seen), default=0)
-        said = ring_history.told(said, compared, f"{BY} over {self._fabric.by}")
+        said = with_history(said, compared, f"{BY} over {self._fabric.by}")
         for finding in said:
             finding.t_ns = finding.t_ns or t_ns
-        ring_history.save(self._history, ring_history.updated(self._past, compared, said, t_ns))
+        self._history.add(compared, said, t_ns)
         return said
 
     def _again(self, judged: First, kind: str, results: dict[Link, Alone], untold: list[Link]) -> Iterator[Record]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ghtools.locate.ring_fabric import End, Plan
+from ghtools.locate.ring_history import History
 from ghtools.locate.ring_judge import Exchanged, Link
 from ghtools.locate.ring_plan import plan as plan_links
 from ghtools.locate.ring_test import RingTest
@@ -82,6 +83,9 @@ def run_test(
     """The test over a simulation: itself, its findings, all records."""
     said: list[str] = []
     schedule, how = plan_links(range(sim.n), {r: e.host for r, e in sim.ends.items()}, topology)
-    test = RingTest(sim, schedule, plan or Plan(), how, said.append, said.append, history=history)
+    kept = History(history) if history else None
+    test = RingTest(sim, schedule, plan or Plan(), how, said.append, said.append, history=kept)
     records = list(test.run())
+    if kept:
+        kept.save()
     return test, [record for record in records if isinstance(record, Finding)], records

@@ -79,6 +79,18 @@ def test_the_links_of_a_job(job: dict[int, int], clean_env: Env) -> None:
     assert listening(job) == before
 
 
+def test_a_reader_that_is_stuck_does_not_hold_the_job(job: dict[int, int], clean_env: Env) -> None:
+    """What is written does not fit the pipe, and nobody reads it."""
+    words = [*COMMAND, "--job", "ring", "--sizes", "1M"]
+    with subprocess.Popen(words, env=clean_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        stood = next(line for line in process.stderr if b"the job stood for" in line)  # which is said when it goes on
+        assert process.poll() is None, "all of it fitted the pipe"
+        assert float(stood.split()[-2]) < 20
+        made = records(process.stdout.read())
+    assert process.returncode in (0, 5) and isinstance(made[-1], Finding)
+
+
 @pytest.mark.long
 def test_a_slow_rank_of_a_job(job: dict[int, int], clean_env: Env) -> None:
     """As a filter: a suspected link is tested, once; the rank whose CPU is throttled is slow to all its partners."""
