@@ -27,13 +27,6 @@ def beside(test: Test) -> Future[list[Record]]:
     return future
 
 
-def at_once(test: Test) -> Future[list[Record]]:
-    """Run a test here and now, while the stream waits."""
-    future: Future[list[Record]] = Future()
-    future.set_result(test())
-    return future
-
-
 class Aside:
     """Runs tests by `submit`, and gives their records when they are there."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from threading import Event
 
 from ghtools.job.pause import CouldNotTell
-from ghtools.locate.aside import at_once
 from ghtools.locate.gemm_stage import ValidateStage
 from ghtools.stream.records import Change, Finding, Record, Suspect
+
+from .at_once import at_once
 
 
 class Bench:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ghtools.job.pause import CouldNotTell
-from ghtools.locate.aside import at_once
 from ghtools.locate.ring_stage import RingStage, asks
 from ghtools.stream.records import Change, Finding, Link, Record, Suspect
+
+from .at_once import at_once
 
 
 def suspect(what: str = "link", verdict: str = "attributed", cause: str = "communication") -> Suspect:
